@@ -1,0 +1,62 @@
+// A block: an address range of whole pages, one per large allocation. Its address never changes; its pages come and go.
+#ifndef LMS_BLOCK_H
+#define LMS_BLOCK_H
+
+#include <atomic>
+#include <cstdint>
+
+#include "policy.h"
+#include "store.h"
+
+namespace lms {
+
+class Thread;
+
+enum class State : std::uint8_t {
+  unused,    // no block lives here: freed, perhaps cached with its pages
+  resident,  // has device pages
+  leaving,   // being copied to the host store; readable meanwhile
+  away,      // no device pages; its contents are in the host store
+  arriving   // being copied back
+};
+
+// The state that has to change in one step, in one 64-bit word:
+//   bits 0..19 pins | 20..23 state | 24 write-protected | 25 prefetched | 32..63 generation
+// A pin adds 1 without a lock and then looks at the state it found: while that was `resident`, no one can page the
+// block out any more, since leaving starts by exchanging the word of an unpinned block.
+namespace word {
+constexpr std::uint64_t pin = 1;
+constexpr std::uint64_t pin_mask = (1ULL << 20) - 1;
+constexpr std::uint64_t most_pins = pin_mask / 2;  // far from the state's bits, however many threads pin at once
+constexpr int state_shift = 20;
+constexpr std::uint64_t state_mask = 0xfULL << state_shift;
+// Clean: the host store has the same contents. Write-protected, so that a write that nothing announced is noticed.
+constexpr std::uint64_t clean = 1ULL << 24;
+constexpr std::uint64_t prefetched = 1ULL << 25;  // brought in ahead of need, and not used since
+constexpr int generation_shift = 32;
+
+inline constexpr std::uint64_t of(State state) { return static_cast<std::uint64_t>(state) << state_shift; }
+inline constexpr State state(std::uint64_t value) { return static_cast<State>((value & state_mask) >> state_shift); }
+inline constexpr std::uint64_t pins(std::uint64_t value) { return value & pin_mask; }
+inline constexpr std::uint64_t generation(std::uint64_t value) { return value >> generation_shift; }
+}  // namespace word
+
+// Each has cache lines of its own: threads that pin different blocks must not slow each other down.
+struct alignas(64) Block {
+  std::atomic<std::uint64_t> word{0};
+  std::atomic<std::uint64_t> last_use{0};
+  std::atomic<bool> seen{false};            // an operation had it as a tensor's storage: it may be paged out
+  std::atomic<const Thread*> owner{nullptr};  // the thread and the scope that allocated it; see thread.h
+  std::atomic<std::uint64_t> scope{0};
+  char* address = nullptr;  // fixed while the block or its cached pages exist
+  std::uint64_t bytes = 0;  // whole pages
+  BlockId id = no_block;
+  Slot slot;              // host copy; guarded by the pager's lock
+  Block* older = nullptr;  // neighbours in a free list; guarded by that list's lock
+  Block* newer = nullptr;
+
+  State state() const { return word::state(word.load(std::memory_order_acquire)); }
+};
+
+}  // namespace lms
+#endif  // LMS_BLOCK_H

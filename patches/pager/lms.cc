@@ -1,0 +1,148 @@
+#include "lms.h"
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <new>
+#include <string>
+
+#include "pager.h"
+
+namespace {
+
+thread_local std::string lms_error;
+
+lms_status lms_report(const lms::Status& status) {
+  if (!status.ok()) {
+    lms_error = status.message;
+  }
+  return status.code;
+}
+
+// Runs `call`, which returns a Status; what it throws becomes one.
+template <typename Call>
+lms_status lms_guarded(Call call) {
+  try {
+    return lms_report(call());
+  } catch (const std::bad_alloc&) {
+    return lms_report(lms::Status(LMS_OUT_OF_MEMORY, "the machine has no memory left for the pager's tables"));
+  } catch (const std::exception& error) {
+    return lms_report(lms::Status(LMS_UNSUPPORTED, error.what()));
+  }
+}
+
+lms::Pager* lms_unwrap(lms_pager* pager) { return reinterpret_cast<lms::Pager*>(pager); }
+
+lms::Status lms_settings(const lms_options* options, lms::Settings* settings) {
+  if (options == nullptr || options->struct_size != sizeof(lms_options)) {
+    return lms::Status(LMS_INVALID_ARGUMENT, "the options are of another version of the library");
+  }
+  settings->limit = options->limit;
+  settings->store = options->store != nullptr ? options->store : "";
+  if (options->policy != nullptr) {
+    settings->policy = options->policy;
+  }
+  settings->strict = options->strict != 0;
+  settings->address_space = options->address_space;
+  return {};
+}
+
+constexpr std::array<const char*, sizeof(lms::Statistics) / sizeof(std::uint64_t)> lms_statistic_names = {
+#define LMS_ROW(member, name) name,
+    LMS_STATISTICS(LMS_ROW)
+#undef LMS_ROW
+};
+
+}  // namespace
+
+lms_status lms_create(const lms_options* options, lms_pager** out) {
+  return lms_guarded([&] {
+    lms::Settings settings;
+    lms::Status status = lms_settings(options, &settings);
+    if (status.ok()) {
+      lms::Pager* pager = lms::Pager::make(settings, &status);
+      if (status.ok()) {
+        *out = reinterpret_cast<lms_pager*>(pager);
+      }
+    }
+    return status;
+  });
+}
+
+void lms_shutdown(lms_pager* pager) { lms_unwrap(pager)->shutdown(); }
+
+lms_status lms_configure(lms_pager* pager, const lms_options* options) {
+  return lms_guarded([&] {
+    lms::Settings settings;
+    const lms::Status status = lms_settings(options, &settings);
+    return status.ok() ? lms_unwrap(pager)->configure(settings) : status;
+  });
+}
+
+lms_status lms_set_limit(lms_pager* pager, uint64_t limit) {
+  return lms_guarded([&] { return lms_unwrap(pager)->set_limit(limit); });
+}
+
+uint64_t lms_limit(lms_pager* pager) { return lms_unwrap(pager)->limit(); }
+
+lms_status lms_allocate(lms_pager* pager, size_t bytes, void** out) {
+  return lms_guarded([&] { return lms_unwrap(pager)->allocate(bytes, out); });
+}
+
+void lms_free(lms_pager* pager, void* address) { lms_unwrap(pager)->free(address); }
+
+int lms_owns(lms_pager* pager, const void* address) { return lms_unwrap(pager)->owns(address) ? 1 : 0; }
+
+lms_status lms_pin(lms_pager* pager, const void* address, int write, lms_pin_token* token) {
+  return lms_guarded([&] {
+    lms::Pin pin;
+    lms::Status status = lms_unwrap(pager)->pin(address, write != 0, &pin);
+    *token = lms_pin_token{pin.block, pin.generation};
+    return status;
+  });
+}
+
+void lms_unpin(lms_pager* pager, lms_pin_token token) {
+  lms_unwrap(pager)->unpin(lms::Pin{static_cast<lms::Block*>(token.block), token.generation});
+}
+
+void lms_mark_seen(lms_pager* pager, const void* address) { lms_unwrap(pager)->mark_seen(address); }
+
+void lms_scope_begin(lms_pager* pager) { lms_unwrap(pager)->begin_scope(); }
+
+void lms_scope_end(lms_pager* pager) { lms_unwrap(pager)->end_scope(); }
+
+lms_status lms_reclaim(lms_pager* pager, uint64_t bytes, uint64_t* reclaimed) {
+  return lms_guarded([&] { return lms_unwrap(pager)->reclaim(bytes, reclaimed); });
+}
+
+lms_status lms_restore_all(lms_pager* pager) {
+  return lms_guarded([&] { return lms_unwrap(pager)->restore_all(); });
+}
+
+const char* lms_statistic_name(size_t index) {
+  return index < lms_statistic_names.size() ? lms_statistic_names[index] : nullptr;
+}
+
+size_t lms_statistics(lms_pager* pager, uint64_t* values, size_t count) {
+  const lms::Statistics statistics = lms_unwrap(pager)->statistics();
+  const std::array<std::uint64_t, lms_statistic_names.size()> all = {
+#define LMS_ROW(member, name) statistics.member,
+      LMS_STATISTICS(LMS_ROW)
+#undef LMS_ROW
+  };
+  std::copy_n(all.begin(), std::min(count, all.size()), values);
+  return all.size();
+}
+
+void lms_reset_peaks(lms_pager* pager) { lms_unwrap(pager)->reset_peaks(); }
+
+lms_status lms_trace_start(lms_pager* pager, const char* path) {
+  return lms_guarded([&] { return lms_unwrap(pager)->start_trace(path); });
+}
+
+lms_status lms_trace_stop(lms_pager* pager) {
+  return lms_guarded([&] { return lms_unwrap(pager)->stop_trace(); });
+}
+
+const char* lms_last_error(void) { return lms_error.c_str(); }

@@ -1,0 +1,986 @@
+#include "pager.h"
+
+#include <pthread.h>
+#include <signal.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <chrono>
+#include <cstdlib>
+#include <cstring>
+#include <exception>
+#include <new>
+#include <thread>
+
+#include "fault.h"
+#include "host_backend.h"
+
+namespace lms {
+
+namespace {
+
+// A blocked access may need two blocks at once (a copy from one to another), and so may every other thread.
+constexpr std::size_t pager_faulted_per_cpu = 4;
+constexpr std::size_t pager_faulted_at_least = 8;
+// Operations after which a block that was faulted in no longer counts as in use.
+constexpr std::uint64_t pager_faulted_lifetime = 256;
+// Accesses that fault although the block is there: after so many in a row the fault is not ours to serve.
+constexpr int pager_most_spurious_faults = 1000;
+
+void pager_raise_to(std::atomic<std::uint64_t>* peak, std::uint64_t value) {
+  std::uint64_t old = peak->load(std::memory_order_relaxed);
+  while (old < value && !peak->compare_exchange_weak(old, value, std::memory_order_relaxed)) {
+  }
+}
+
+// Adds the time until its end to a counter that the pager's lock guards.
+class PagerStall {
+ public:
+  explicit PagerStall(std::uint64_t* total) : total_(total), start_(std::chrono::steady_clock::now()) {}
+  PagerStall(const PagerStall&) = delete;
+  PagerStall& operator=(const PagerStall&) = delete;
+  ~PagerStall() {
+    *total_ += static_cast<std::uint64_t>(
+        std::chrono::duration_cast<std::chrono::nanoseconds>(std::chrono::steady_clock::now() - start_).count());
+  }
+
+ private:
+  std::uint64_t* total_;
+  std::chrono::steady_clock::time_point start_;
+};
+
+}  // namespace
+
+Pager::Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena)
+    : backend_(std::move(backend)),
+      arena_(std::move(arena)),
+      page_bytes_(backend_->page_bytes()),
+      moved_(new std::condition_variable),
+      work_(new std::condition_variable) {}
+
+void* Pager::operator new(std::size_t bytes) {
+  void* memory = nullptr;
+  if (posix_memalign(&memory, alignof(Pager), bytes) != 0) {
+    throw std::bad_alloc();
+  }
+  return memory;
+}
+
+void Pager::operator delete(void* pager) { std::free(pager); }
+
+Pager* Pager::make(const Settings& settings, Status* status) {
+  std::unique_ptr<Backend> backend = make_host_backend(settings.address_space);
+  if (backend == nullptr) {
+    *status = Status(LMS_OUT_OF_MEMORY, "the system refuses to reserve address space for paged blocks (" +
+                                            std::string(std::strerror(errno)) + "); raise 'ulimit -v'");
+    return nullptr;
+  }
+  std::unique_ptr<Arena> arena = Arena::make(backend->base(), backend->span());
+  if (arena == nullptr) {
+    *status = Status(LMS_OUT_OF_MEMORY, "the system refuses memory for the table of blocks; raise 'ulimit -v'");
+    return nullptr;
+  }
+  std::unique_ptr<Pager> pager(new Pager(std::move(backend), std::move(arena)));
+  *status = pager->apply(settings);
+  if (!status->ok()) {
+    return nullptr;
+  }
+  if (!fault::serve(pager.get())) {
+    *status = Status(LMS_UNSUPPORTED, "this process has too many pagers; use the ones it has");
+    return nullptr;
+  }
+  return pager.release();
+}
+
+Status Pager::apply(const Settings& settings) {
+  std::unique_ptr<Policy> policy = make_policy(settings.policy);
+  if (policy == nullptr) {
+    return Status(LMS_INVALID_ARGUMENT, "policy '" + settings.policy + "' is unknown; use 'lru' or 'iteration'");
+  }
+  std::unique_ptr<Store> store;
+  if (store_ == nullptr || settings.store != store_directory_) {
+    if (settings.store.empty()) {
+      store = make_memory_store();
+    } else {
+      std::string error;
+      store = make_file_store(settings.store, &error);
+      if (store == nullptr) {
+        return Status(LMS_STORE_FAILED, error);
+      }
+    }
+  }
+  Lock lock(lock_);
+  if (store != nullptr) {
+    retired_.push_back(std::move(store_));
+    retired_.erase(std::remove_if(retired_.begin(), retired_.end(),
+                                  [](const std::unique_ptr<Store>& old) { return !old || old->used_bytes() == 0; }),
+                   retired_.end());
+    store_ = std::move(store);
+    store_directory_ = settings.store;
+  }
+  policy_ = std::move(policy);
+  // The new policy sees uses from the first shortage on; nothing that was logged before belongs to it.
+  observers_.fetch_and(~to_policy);
+  drained_.clear();
+  log_.drain(&drained_);
+  drained_.clear();
+  strict_ = settings.strict;
+  unlimited_ = false;
+  stopping_ = false;
+  caching_.store(true, std::memory_order_relaxed);
+  limit_.store(settings.limit, std::memory_order_relaxed);
+  return {};
+}
+
+Status Pager::configure(const Settings& settings) {
+  Status status = apply(settings);
+  if (status.ok()) {
+    fault::install();
+    status = set_limit(settings.limit);
+  }
+  return status;
+}
+
+Status Pager::set_limit(std::uint64_t limit) {
+  Lock lock(lock_);
+  limit_.store(limit, std::memory_order_relaxed);
+  unlimited_ = false;
+  return shrink(&lock);
+}
+
+void Pager::shutdown() {
+  Lock lock(lock_);
+  stopping_ = true;
+  work_->notify_all();
+  moved_->wait(lock, [this] { return !worker_runs_; });
+  caching_.store(false, std::memory_order_relaxed);
+  while (trim_cache(UINT64_MAX)) {
+  }
+}
+
+// ---------------------------------------------------------------------------------------------- allocation
+
+Status Pager::allocate(std::uint64_t bytes, void** out) {
+  if (bytes == 0 || bytes > UINT64_MAX - page_bytes_) {
+    return Status(LMS_INVALID_ARGUMENT, "a block needs at least one byte, and fewer than the address space has");
+  }
+  const std::uint64_t whole = (bytes + page_bytes_ - 1) / page_bytes_ * page_bytes_;
+  Block* block = cache_.take(whole, Thread::current().index());
+  if (block != nullptr) {
+    cached_allocations_.fetch_add(1, std::memory_order_relaxed);
+  } else {
+    const Status status = allocate_slow(whole, &block);
+    if (!status.ok()) {
+      return status;
+    }
+  }
+  start_block(block);
+  *out = block->address;
+  return {};
+}
+
+// Turns pages without an owner into a live, resident block.
+void Pager::start_block(Block* block) {
+  const std::uint64_t generation = word::generation(block->word.load(std::memory_order_relaxed));
+  block->seen.store(false, std::memory_order_relaxed);
+  block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  Thread::current().protect(block);
+  allocated_blocks_.fetch_add(1, std::memory_order_relaxed);
+  pager_raise_to(&allocated_bytes_peak_,
+                 allocated_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes);
+  pager_raise_to(&resident_bytes_peak_,
+                 resident_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes);
+  note(block, Use::allocate);
+  block->word.store(generation << word::generation_shift | word::of(State::resident), std::memory_order_release);
+}
+
+Status Pager::allocate_slow(std::uint64_t bytes, Block** out) {
+  Lock lock(lock_);
+  const PagerStall stall(&counts_.stall_ns);
+  Status status = make_room(&lock, bytes, Reach::demand);
+  if (!status.ok()) {
+    return status;
+  }
+  Block* block = new_block();
+  block->bytes = bytes;
+  if (!arena_->place(block)) {
+    recycle(block);
+    return Status(LMS_OUT_OF_MEMORY, "the pager's address space is used up: no free range of " +
+                                         std::to_string(bytes) + " bytes; enable it with more address space");
+  }
+  if (!backend_->map(block->address, bytes)) {
+    status = system_refused("map pages", bytes);
+    arena_->remove(block);
+    recycle(block);
+    return status;
+  }
+  device_bytes_ += bytes;
+  counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
+  ++counts_.mapped_allocations;
+  *out = block;
+  return {};
+}
+
+void Pager::free(void* address) {
+  Block* block = arena_->find(address);
+  if (block == nullptr) {
+    return;
+  }
+  std::uint64_t found = block->word.load(std::memory_order_acquire);
+  note(block, Use::free);
+  while (word::state(found) == State::resident && (found & (word::clean | word::prefetched)) == 0 &&
+         caching_.load(std::memory_order_relaxed)) {
+    // The generation moves on, so that whoever still holds a pin on the old block drops it in vain.
+    const std::uint64_t unused = (word::generation(found) + 1) << word::generation_shift | word::of(State::unused);
+    if (block->word.compare_exchange_weak(found, unused, std::memory_order_acq_rel)) {
+      allocated_blocks_.fetch_sub(1, std::memory_order_relaxed);
+      allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+      resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+      block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      cache_.put(block, Thread::current().index());
+      return;
+    }
+  }
+  free_slow(block);
+}
+
+void Pager::free_slow(Block* block) {
+  Lock lock(lock_);
+  moved_->wait(lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
+  const std::uint64_t found = block->word.load(std::memory_order_relaxed);
+  const State state = word::state(found);
+  if (state == State::unused) {
+    return;
+  }
+  block->word.store((word::generation(found) + 1) << word::generation_shift | word::of(State::unused),
+                    std::memory_order_release);
+  allocated_blocks_.fetch_sub(1, std::memory_order_relaxed);
+  allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+  if (block->slot.store != nullptr) {
+    block->slot.store->release(block->slot, block->bytes);
+    block->slot = Slot{};
+  }
+  if (state == State::resident) {
+    resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    const bool writable =
+        (found & word::clean) == 0 || backend_->protect(block->address, block->bytes, Access::read_write);
+    if (writable && caching_.load(std::memory_order_relaxed)) {
+      block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+      cache_.put(block, Thread::current().index());
+      return;
+    }
+    if (!backend_->unmap(block->address, block->bytes)) {
+      return;  // the range stays taken: its pages could not be given back
+    }
+    device_bytes_ -= block->bytes;
+  }
+  arena_->remove(block);
+  recycle(block);
+}
+
+bool Pager::owns(const void* address) const {
+  const Block* block = arena_->find(address);
+  return block != nullptr && block->state() != State::unused;
+}
+
+Block* Pager::new_block() {
+  if (free_blocks_.empty()) {
+    void* memory = nullptr;
+    if (posix_memalign(&memory, alignof(Block), chunk_blocks * sizeof(Block)) != 0) {
+      throw std::bad_alloc();
+    }
+    Block* chunk = static_cast<Block*>(memory);
+    chunks_.push_back(chunk);
+    free_blocks_.reserve(chunk_blocks);
+    for (std::size_t index = chunk_blocks; index-- > 0;) {
+      Block* block = new (chunk + index) Block;
+      block->id = static_cast<BlockId>(block_count_ + index);
+      free_blocks_.push_back(block);
+    }
+    block_count_ += chunk_blocks;
+  }
+  Block* block = free_blocks_.back();
+  free_blocks_.pop_back();
+  return block;
+}
+
+void Pager::recycle(Block* block) {
+  block->address = nullptr;
+  free_blocks_.push_back(block);
+}
+
+// ------------------------------------------------------------------------------------------------ pins, scopes
+
+Status Pager::pin_slow(Block* block, bool write, Pin* out) {
+  // The pin is already counted.
+  *out = Pin{};
+  Status status;
+  bool was_prefetched = false;
+  {
+    Lock lock(lock_);
+    const PagerStall stall(&counts_.stall_ns);
+    const std::uint64_t generation = word::generation(block->word.load(std::memory_order_relaxed));
+    while (true) {
+      const std::uint64_t found = block->word.load(std::memory_order_acquire);
+      if (word::state(found) == State::unused || word::generation(found) != generation) {
+        return Status(LMS_INVALID_ARGUMENT, "the address belongs to a block that was freed");
+      }
+      if (word::pins(found) > word::most_pins) {
+        status = Status(LMS_INVALID_ARGUMENT, "the block is pinned too often; unpin what is no longer used");
+        break;
+      }
+      if (word::state(found) == State::leaving || word::state(found) == State::arriving) {
+        moved_->wait(lock);
+      } else if (word::state(found) == State::away) {
+        status = page_in(&lock, block, write, Reach::demand);
+        if (!status.ok()) {
+          break;
+        }
+      } else {
+        if ((found & word::prefetched) != 0) {
+          block->word.fetch_and(~word::prefetched);
+          was_prefetched = true;
+          ++counts_.prefetch_hits;
+        }
+        if (write && (found & word::clean) != 0) {
+          status = make_writable(block);
+        }
+        break;
+      }
+    }
+    *out = Pin{block, generation};
+  }
+  if (!status.ok()) {
+    drop_pin(*out);
+    *out = Pin{};
+    return status;
+  }
+  touch(block);
+  note(block, write ? Use::write : Use::read);
+  if (was_prefetched) {
+    work_->notify_one();  // there may be something else to look ahead for
+  }
+  return {};
+}
+
+void Pager::drop_pin(const Pin& pin) {
+  std::uint64_t found = pin.block->word.load(std::memory_order_relaxed);
+  while (word::generation(found) == pin.generation && word::pins(found) > 0 &&
+         !pin.block->word.compare_exchange_weak(found, found - word::pin, std::memory_order_acq_rel)) {
+  }
+}
+
+void Pager::mark_seen(const void* address) {
+  Block* block = arena_->find(address);
+  if (block != nullptr) {
+    block->seen.store(true, std::memory_order_relaxed);
+  }
+}
+
+void Pager::begin_scope() {
+  Thread& thread = Thread::current();
+  thread.begin_scope();
+  clock_.fetch_add(1, std::memory_order_relaxed);
+  if (Trace* trace = trace_.load(std::memory_order_acquire)) {
+    trace->begin(thread.index());
+  }
+}
+
+void Pager::end_scope() {
+  Thread& thread = Thread::current();
+  if (Trace* trace = trace_.load(std::memory_order_acquire)) {
+    trace->end(thread.index());
+  }
+  if (thread.end_scope() && over_limit_.load(std::memory_order_relaxed)) {
+    return_to_limit();
+  }
+}
+
+void Pager::return_to_limit() {
+  Lock lock(lock_);
+  // A failure has been counted, and the next request that needs room reports it.
+  static_cast<void>(shrink(&lock));
+}
+
+// ------------------------------------------------------------------------------------------------ moving pages
+
+void Pager::set_state(Block* block, State from, State to) {
+  // Not a store: pins may be added meanwhile.
+  if (to > from) {
+    block->word.fetch_add(word::of(to) - word::of(from), std::memory_order_acq_rel);
+  } else {
+    block->word.fetch_sub(word::of(from) - word::of(to), std::memory_order_acq_rel);
+  }
+}
+
+bool Pager::can_leave(const Block& block, bool even_protected) const {
+  const std::uint64_t found = block.word.load(std::memory_order_acquire);
+  return word::state(found) == State::resident && word::pins(found) == 0 &&
+         block.seen.load(std::memory_order_relaxed) && (even_protected || !Thread::is_protected(block));
+}
+
+BlockState Pager::state(BlockId id) const {
+  const Block& block = *block_at(id);
+  const std::uint64_t found = block.word.load(std::memory_order_acquire);
+  return BlockState{block.bytes, block.last_use.load(std::memory_order_relaxed), can_leave(block, false),
+                    word::state(found) == State::away, (found & word::clean) != 0};
+}
+
+Block* Pager::oldest_protected() const {
+  Block* oldest = nullptr;
+  for (BlockId id = 0; id < end(); ++id) {
+    Block* block = block_at(id);
+    if (can_leave(*block, true) && (oldest == nullptr || block->last_use.load(std::memory_order_relaxed) <
+                                                             oldest->last_use.load(std::memory_order_relaxed))) {
+      oldest = block;
+    }
+  }
+  return oldest;
+}
+
+bool Pager::trim_cache(std::uint64_t bytes) {
+  std::uint64_t freed = 0;
+  while (freed < bytes) {
+    Block* block = cache_.take_oldest();
+    if (block == nullptr) {
+      break;
+    }
+    if (!backend_->unmap(block->address, block->bytes)) {
+      cache_.put(block, Thread::current().index());
+      break;
+    }
+    freed += block->bytes;
+    device_bytes_ -= block->bytes;
+    arena_->remove(block);
+    recycle(block);
+  }
+  return freed > 0;
+}
+
+Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
+  while (!unlimited_ && device_bytes_ + bytes > limit()) {
+    const std::uint64_t missing = device_bytes_ + bytes - limit();
+    if (trim_cache(missing)) {
+      continue;
+    }
+    if (reach == Reach::cached) {
+      return Status(LMS_OUT_OF_MEMORY, {});
+    }
+    observers_.fetch_or(to_policy, std::memory_order_relaxed);
+    drain_events();
+    drop_faulted(false);
+    const BlockId id = policy_->victim(*this, missing);
+    Block* victim = id != no_block ? block_at(id) : nullptr;
+    if (victim == nullptr && copying_ > 0) {
+      moved_->wait(*lock);  // what is leaving makes room, what is arriving can leave again
+      continue;
+    }
+    if (victim == nullptr && backend_->serves_faults()) {
+      victim = oldest_protected();
+    }
+    if (victim == nullptr) {
+      if (strict_ && reach == Reach::demand) {
+        return out_of_memory(bytes);
+      }
+      ++counts_.over_limit_requests;
+      counts_.over_limit_bytes_peak = std::max(counts_.over_limit_bytes_peak, missing);
+      over_limit_.store(true, std::memory_order_relaxed);
+      break;
+    }
+    const Status status = page_out(lock, victim, true);
+    if (!status.ok() && reach == Reach::demand) {
+      return status;
+    }
+    if (!status.ok()) {
+      break;
+    }
+  }
+  return {};
+}
+
+// Pages out until what is mapped fits the limit again, or nothing more can leave; even under `strict` what is in use now
+// may stay.
+Status Pager::shrink(Lock* lock) {
+  Status status;
+  while (status.ok() && !unlimited_ && device_bytes_ > limit()) {
+    if (trim_cache(device_bytes_ - limit())) {
+      continue;
+    }
+    observers_.fetch_or(to_policy, std::memory_order_relaxed);
+    drain_events();
+    const BlockId id = policy_->victim(*this, device_bytes_ - limit());
+    if (id == no_block) {
+      break;
+    }
+    status = page_out(lock, block_at(id), false);
+  }
+  over_limit_.store(!unlimited_ && device_bytes_ > limit(), std::memory_order_relaxed);
+  return status;
+}
+
+// OK also when the block was pinned meanwhile and stayed.
+Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
+  std::uint64_t found = block->word.load(std::memory_order_acquire);
+  do {
+    if (!can_leave(*block, even_protected) || word::pins(found) > 0 || word::state(found) != State::resident) {
+      return {};
+    }
+  } while (!block->word.compare_exchange_weak(
+      found, (found & ~(word::state_mask | word::prefetched)) | word::of(State::leaving), std::memory_order_acq_rel));
+  fault::install();
+  const bool clean = (found & word::clean) != 0 && block->slot.store != nullptr;
+  Status status;
+  ++in_transit_;
+  if (!clean) {
+    if (!store_->allocate(block->bytes, &block->slot)) {
+      status = Status(LMS_STORE_FAILED, store_->error());
+    } else if (!backend_->protect(block->address, block->bytes, Access::read_only)) {
+      // From here on a write that nothing announced faults, and waits until the block has left.
+      status = system_refused("protect pages", block->bytes);
+    } else {
+      ++copying_;
+      lock->unlock();
+      const bool copied = backend_->copy_out(block->address, block->bytes, block->slot);
+      const int error_number = errno;
+      lock->lock();
+      --copying_;
+      if (copied) {
+        counts_.out_bytes += block->bytes;
+        ++counts_.out_blocks;
+      } else {
+        status = Status(LMS_STORE_FAILED, block->slot.store->failure("written", error_number));
+      }
+    }
+  }
+  if (status.ok() && word::pins(block->word.load(std::memory_order_acquire)) > 0) {
+    // Somebody wants it again: it stays, with a copy that saves the next one.
+    block->word.fetch_or(word::clean);
+    set_state(block, State::leaving, State::resident);
+  } else if (status.ok() && backend_->unmap(block->address, block->bytes)) {
+    if (clean) {
+      counts_.clean_drop_bytes += block->bytes;
+      ++counts_.clean_drop_blocks;
+    }
+    block->word.fetch_and(~word::clean);
+    device_bytes_ -= block->bytes;
+    resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    set_state(block, State::leaving, State::away);
+  } else {
+    // Nothing is lost: the block stays as it was.
+    if (status.ok()) {
+      status = system_refused("give pages back", block->bytes);
+    } else {
+      ++counts_.store_failures;
+    }
+    if (!clean && block->slot.store != nullptr) {
+      block->slot.store->release(block->slot, block->bytes);
+      block->slot = Slot{};
+      // A refusal leaves the block write-protected; the fault handler tries again at the next write.
+      if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
+        block->word.fetch_or(word::clean);
+      }
+    }
+    set_state(block, State::leaving, State::resident);
+  }
+  --in_transit_;
+  moved_->notify_all();
+  return status;
+}
+
+Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
+  set_state(block, State::away, State::arriving);
+  ++in_transit_;
+  Status status = make_room(lock, block->bytes, reach);
+  bool arrived = false;
+  if (status.ok()) {
+    device_bytes_ += block->bytes;
+    counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
+    const std::uint64_t resident = resident_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes;
+    pager_raise_to(&resident_bytes_peak_, resident);
+    ++copying_;
+    lock->unlock();
+    arrived = backend_->copy_in(block->address, block->bytes, block->slot,
+                                write ? Access::read_write : Access::read_only);
+    const int error_number = errno;
+    lock->lock();
+    --copying_;
+    if (!arrived) {
+      device_bytes_ -= block->bytes;
+      resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+      errno = error_number;
+      status = error_number == ENOMEM ? system_refused("map pages", block->bytes)
+                                      : Status(LMS_STORE_FAILED, block->slot.store->failure("read", error_number));
+      ++counts_.store_failures;
+    }
+  }
+  if (arrived) {
+    counts_.in_bytes += block->bytes;
+    ++counts_.in_blocks;
+    if (write) {
+      block->slot.store->release(block->slot, block->bytes);
+      block->slot = Slot{};
+    } else {
+      block->word.fetch_or(word::clean);
+    }
+    if (reach == Reach::cached) {
+      block->word.fetch_or(word::prefetched);
+      counts_.prefetch_bytes += block->bytes;
+      ++counts_.prefetch_blocks;
+    }
+    set_state(block, State::arriving, State::resident);
+  } else {
+    set_state(block, State::arriving, State::away);
+  }
+  --in_transit_;
+  moved_->notify_all();
+  return status;
+}
+
+// The block is resident and clean, and will be written: its copy is out of date from now on.
+Status Pager::make_writable(Block* block) {
+  if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
+    return system_refused("make pages writable", block->bytes);
+  }
+  if (block->slot.store != nullptr) {
+    block->slot.store->release(block->slot, block->bytes);
+    block->slot = Slot{};
+  }
+  block->word.fetch_and(~word::clean);
+  return {};
+}
+
+Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
+  Lock lock(lock_);
+  *reclaimed = 0;
+  while (trim_cache(UINT64_MAX)) {
+  }
+  drop_faulted(true);
+  while (*reclaimed < bytes) {
+    drain_events();
+    const BlockId id = policy_->victim(*this, bytes - *reclaimed);
+    if (id == no_block) {
+      break;
+    }
+    Block* block = block_at(id);
+    const Status status = page_out(&lock, block, false);
+    if (!status.ok()) {
+      return status;
+    }
+    if (block->state() == State::away) {
+      *reclaimed += block->bytes;
+      counts_.reclaimed_bytes += block->bytes;
+    }
+  }
+  return {};
+}
+
+Status Pager::restore_all() {
+  Lock lock(lock_);
+  unlimited_ = true;
+  over_limit_.store(false, std::memory_order_relaxed);
+  for (BlockId id = 0; id < end(); ++id) {
+    Block* block = block_at(id);
+    moved_->wait(lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
+    const std::uint64_t found = block->word.load(std::memory_order_acquire);
+    Status status;
+    if (word::state(found) == State::away) {
+      status = page_in(&lock, block, true, Reach::demand);
+    } else if (word::state(found) == State::resident && (found & word::clean) != 0) {
+      status = make_writable(block);
+    }
+    if (!status.ok()) {
+      unlimited_ = false;
+      return status;
+    }
+  }
+  return {};
+}
+
+Status Pager::system_refused(const char* what, std::uint64_t bytes) const {
+  return Status(LMS_OUT_OF_MEMORY,
+                std::string("the system refuses to ") + what + " (" + std::to_string(bytes) +
+                    " bytes): " + std::strerror(errno) +
+                    "; the machine is out of memory, or the process has too many mappings: raise vm.max_map_count, or "
+                    "min_size so that fewer blocks are paged");
+}
+
+Status Pager::out_of_memory(std::uint64_t bytes) const {
+  std::uint64_t pinned = 0;
+  std::uint64_t protected_or_unseen = 0;
+  for (BlockId id = 0; id < end(); ++id) {
+    const Block& block = *block_at(id);
+    const std::uint64_t found = block.word.load(std::memory_order_acquire);
+    if (word::state(found) == State::resident) {
+      (word::pins(found) > 0 ? pinned : protected_or_unseen) += block.bytes;
+    }
+  }
+  const std::uint64_t resident = resident_bytes_.load(std::memory_order_relaxed);
+  return Status(LMS_OUT_OF_MEMORY,
+                "out of memory under the limit: " + std::to_string(bytes) + " bytes requested, limit " +
+                    std::to_string(limit()) + ", resident " + std::to_string(resident) + " (pinned by operations, views or torch.lms.pin " +
+                    std::to_string(pinned) + ", protected by a running operation or not yet seen as a tensor " +
+                    std::to_string(protected_or_unseen) + "), away " +
+                    std::to_string(allocated_bytes_.load(std::memory_order_relaxed) - resident) +
+                    " bytes; raise the limit, or make the largest operation smaller");
+}
+
+// ------------------------------------------------------------------------------------------------ faults
+
+bool Pager::serve_fault(const void* address) {
+  static thread_local const void* last_spurious = nullptr;
+  static thread_local int spurious = 0;
+  Block* block = arena_->find(address);
+  if (block == nullptr) {
+    return false;
+  }
+  try {
+    Lock lock(lock_);
+    Status status;
+    while (true) {
+      const std::uint64_t found = block->word.load(std::memory_order_acquire);
+      const State state = word::state(found);
+      if (state == State::unused) {
+        return false;
+      }
+      if (state == State::leaving || state == State::arriving) {
+        moved_->wait(lock);
+      } else if (state == State::away) {
+        const PagerStall stall(&counts_.stall_ns);
+        ++counts_.faults;
+        clock_.fetch_add(1, std::memory_order_relaxed);
+        hold_faulted(block);
+        status = page_in(&lock, block, false, Reach::unlimited);
+        break;
+      } else if ((found & word::clean) != 0) {
+        ++counts_.faults;
+        status = make_writable(block);  // a read would not have faulted
+        break;
+      } else {
+        // Another thread brought it in since; or this is no access that pages could satisfy.
+        spurious = last_spurious == address ? spurious + 1 : 0;
+        last_spurious = address;
+        return spurious < pager_most_spurious_faults;
+      }
+    }
+    lock.unlock();
+    if (!status.ok()) {
+      const std::string text = "lms: an access to a block that is away cannot be served: " + status.message + "\n";
+      return write(STDERR_FILENO, text.data(), text.size()) < 0;  // always false: the handler before gets the fault
+    }
+    touch(block);
+    note(block, Use::read);
+    return true;
+  } catch (const std::exception&) {
+    return false;
+  }
+}
+
+void Pager::hold_faulted(Block* block) {
+  const std::size_t most = std::max(pager_faulted_at_least, pager_faulted_per_cpu * std::thread::hardware_concurrency());
+  while (faulted_.size() >= most) {
+    drop_pin(faulted_.front().pin);
+    faulted_.pop_front();
+  }
+  const std::uint64_t found = block->word.fetch_add(word::pin, std::memory_order_acq_rel);
+  faulted_.push_back(Faulted{Pin{block, word::generation(found)}, clock_.load(std::memory_order_relaxed)});
+}
+
+void Pager::drop_faulted(bool all) {
+  const std::uint64_t now = clock_.load(std::memory_order_relaxed);
+  while (!faulted_.empty() && (all || now - faulted_.front().when > pager_faulted_lifetime)) {
+    drop_pin(faulted_.front().pin);
+    faulted_.pop_front();
+  }
+}
+
+// ------------------------------------------------------------------------------------------------ looking ahead
+
+void Pager::note_slow(Block* block, Use use) {
+  const unsigned observers = observers_.load(std::memory_order_relaxed);
+  const Event event{block->id, use, block->bytes};
+  if ((observers & to_trace) != 0) {
+    if (Trace* trace = trace_.load(std::memory_order_acquire)) {
+      trace->use(event, Thread::current().index());
+    }
+  }
+  if ((observers & to_policy) != 0 && log_.append(event) >= drain_at) {
+    Lock lock(lock_, std::try_to_lock);
+    if (lock.owns_lock()) {
+      drain_events();
+      look_ahead();
+    }
+  }
+}
+
+void Pager::drain_events() {
+  log_.drain(&drained_);
+  for (const Event& event : drained_) {
+    policy_->note(event);
+  }
+  drained_.clear();
+}
+
+// Wakes the worker when the policy has something for it, and starts it at the first time.
+void Pager::look_ahead() {
+  if (stopping_ || unlimited_ ||
+      (policy_->prefetch(*this) == no_block && policy_->early_victim(*this) == no_block)) {
+    return;
+  }
+  if (!worker_runs_) {
+    // The program's signals are not for the worker.
+    sigset_t all;
+    sigset_t before;
+    sigfillset(&all);
+    sigdelset(&all, SIGSEGV);
+    pthread_sigmask(SIG_SETMASK, &all, &before);
+    try {
+      std::thread([this] { work(); }).detach();
+      worker_runs_ = true;
+    } catch (const std::exception&) {
+      // No thread to be had: everything moves on demand.
+    }
+    pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  }
+  work_->notify_one();
+}
+
+void Pager::work() {
+  Lock lock(lock_);
+  while (!stopping_) {
+    drain_events();
+    const BlockId wanted = unlimited_ ? no_block : policy_->prefetch(*this);
+    if (wanted != no_block && state(wanted).away && page_in(&lock, block_at(wanted), false, Reach::cached).ok()) {
+      continue;
+    }
+    const BlockId unwanted = unlimited_ ? no_block : policy_->early_victim(*this);
+    if (unwanted != no_block && state(unwanted).evictable) {
+      Block* block = block_at(unwanted);
+      if (page_out(&lock, block, false).ok()) {
+        if (block->state() == State::away) {
+          counts_.early_out_bytes += block->bytes;
+        }
+        continue;
+      }
+    }
+    work_->wait(lock);
+  }
+  worker_runs_ = false;
+  moved_->notify_all();
+}
+
+// ------------------------------------------------------------------------------------------------ reports
+
+Statistics Pager::statistics() {
+  Lock lock(lock_);
+  drain_events();
+  Statistics result = counts_;
+  result.allocated_bytes = allocated_bytes_.load(std::memory_order_relaxed);
+  result.allocated_bytes_peak = allocated_bytes_peak_.load(std::memory_order_relaxed);
+  result.allocated_blocks = allocated_blocks_.load(std::memory_order_relaxed);
+  result.resident_bytes = resident_bytes_.load(std::memory_order_relaxed);
+  result.resident_bytes_peak = resident_bytes_peak_.load(std::memory_order_relaxed);
+  result.cached_bytes = cache_.bytes();
+  result.device_bytes = device_bytes_;
+  result.limit = limit();
+  result.cached_allocations = cached_allocations_.load(std::memory_order_relaxed);
+  result.foreseen_uses = policy_->foreseen();
+  result.departures = policy_->departures();
+  result.store_bytes = store_->used_bytes();
+  for (const auto& store : retired_) {
+    result.store_bytes += store->used_bytes();
+  }
+  for (BlockId id = 0; id < end(); ++id) {
+    const Block& block = *block_at(id);
+    const std::uint64_t found = block.word.load(std::memory_order_acquire);
+    if (word::state(found) == State::away) {
+      result.away_bytes += block.bytes;
+    }
+    if (word::state(found) != State::resident) {
+      continue;
+    }
+    if (word::pins(found) > 0) {
+      result.pinned_bytes += block.bytes;
+    } else if (Thread::is_protected(block)) {
+      result.protected_bytes += block.bytes;
+    } else if (can_leave(block, false)) {
+      result.inactive_bytes += block.bytes;
+    }
+    if ((found & word::clean) != 0) {
+      result.clean_bytes += block.bytes;
+    }
+  }
+  return result;
+}
+
+void Pager::reset_peaks() {
+  const Lock lock(lock_);
+  allocated_bytes_peak_.store(allocated_bytes_.load());
+  resident_bytes_peak_.store(resident_bytes_.load());
+  counts_.device_bytes_peak = device_bytes_;
+  counts_.over_limit_bytes_peak = 0;
+}
+
+Status Pager::start_trace(const std::string& path) {
+  const Lock lock(lock_);
+  if (trace_.load(std::memory_order_relaxed) != nullptr) {
+    return Status(LMS_UNSUPPORTED, "a trace is being recorded; stop that one first");
+  }
+  std::FILE* file = std::fopen(path.c_str(), "we");
+  if (file == nullptr) {
+    return Status(LMS_INVALID_ARGUMENT, "the trace '" + path + "' cannot be written: " + std::strerror(errno));
+  }
+  auto* trace = new Trace(file);  // kept: a thread may be about to write to it when it is stopped
+  for (BlockId id = 0; id < end(); ++id) {
+    const Block& block = *block_at(id);
+    if (block.state() != State::unused) {
+      trace->use(Event{id, Use::allocate, block.bytes}, Thread::current().index());
+    }
+  }
+  trace_.store(trace, std::memory_order_release);
+  observers_.fetch_or(to_trace, std::memory_order_relaxed);
+  return {};
+}
+
+Status Pager::stop_trace() {
+  const Lock lock(lock_);
+  Trace* trace = trace_.exchange(nullptr);
+  observers_.fetch_and(~to_trace, std::memory_order_relaxed);
+  if (trace == nullptr) {
+    return Status(LMS_UNSUPPORTED, "no trace is being recorded");
+  }
+  if (!trace->close()) {
+    return Status(LMS_STORE_FAILED, "the trace is incomplete: " + std::string(std::strerror(errno)));
+  }
+  return {};
+}
+
+// ------------------------------------------------------------------------------------------------ fork
+
+void Pager::before_fork() {
+  Lock lock(lock_);
+  moved_->wait(lock, [this] { return in_transit_ == 0; });
+  lock.release();  // held across the fork, so that the child finds everything whole
+  cache_.lock();
+  log_.lock();
+}
+
+void Pager::after_fork(bool child) {
+  store_->freeze();
+  for (const auto& store : retired_) {
+    store->freeze();
+  }
+  if (child) {
+    // The threads that waited on these, and the worker, are not in the child; nor may it write the parent's trace.
+    moved_ = new std::condition_variable;
+    work_ = new std::condition_variable;
+    worker_runs_ = false;
+    trace_.store(nullptr, std::memory_order_relaxed);
+    observers_.fetch_and(~to_trace, std::memory_order_relaxed);
+  }
+  log_.unlock();
+  cache_.unlock();
+  lock_.unlock();
+}
+
+}  // namespace lms

@@ -1,0 +1,231 @@
+// The pager: keeps the blocks of one device within its budget by moving their pages between device and host store.
+//
+// Hot paths (pin, unpin, allocate from the cache, free into it) take no pager-wide lock and are inline or short; what
+// has to move pages is named _slow or sits behind the lock. Thread-safe. lms.h documents the operations.
+#ifndef LMS_PAGER_H
+#define LMS_PAGER_H
+
+#include <atomic>
+#include <condition_variable>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "arena.h"
+#include "backend.h"
+#include "block.h"
+#include "cache.h"
+#include "event_log.h"
+#include "policy.h"
+#include "statistics.h"
+#include "status.h"
+#include "store.h"
+#include "thread.h"
+#include "trace.h"
+
+namespace lms {
+
+struct Settings {
+  std::uint64_t limit = 0;              // bytes
+  std::string store;                    // a directory; empty for host memory
+  std::string policy = "iteration";     // a name that make_policy knows
+  bool strict = false;                  // passing the limit is an error
+  std::uint64_t address_space = 0;      // bytes to reserve; 0: as much as there is
+};
+
+// A pin on one generation of a block; empty when block is null.
+struct Pin {
+  Block* block = nullptr;
+  std::uint64_t generation = 0;
+};
+
+class Pager final : private BlockSource {
+ public:
+  // A pager on the host backend, never destroyed: blocks and threads may outlive everything else. Null on failure.
+  static Pager* make(const Settings& settings, Status* status);
+
+  Pager(const Pager&) = delete;
+  Pager& operator=(const Pager&) = delete;
+
+  // The members' alignment is beyond what C++14's new provides.
+  static void* operator new(std::size_t bytes);
+  static void operator delete(void* pager);
+
+  Status configure(const Settings& settings);
+  Status set_limit(std::uint64_t limit);
+  std::uint64_t limit() const override { return limit_.load(std::memory_order_relaxed); }
+  void shutdown();
+
+  Status allocate(std::uint64_t bytes, void** out);
+  void free(void* address);
+  bool owns(const void* address) const;
+
+  Status pin(const void* address, bool write, Pin* out) {
+    Block* block = arena_->find(address);
+    if (block == nullptr) {
+      *out = Pin{};
+      return {};
+    }
+    const std::uint64_t found = block->word.fetch_add(word::pin, std::memory_order_acq_rel);
+    if (word::state(found) != State::resident || word::pins(found) >= word::most_pins ||
+        (found & word::prefetched) != 0 || (write && (found & word::clean) != 0)) {
+      return pin_slow(block, write, out);
+    }
+    touch(block);
+    note(block, write ? Use::write : Use::read);
+    *out = Pin{block, word::generation(found)};
+    return {};
+  }
+
+  void unpin(const Pin& pin) {
+    if (pin.block == nullptr) {
+      return;
+    }
+    drop_pin(pin);
+    if (over_limit_.load(std::memory_order_relaxed) && !Thread::current().in_scope()) {
+      return_to_limit();
+    }
+  }
+
+  void mark_seen(const void* address);
+
+  void begin_scope();
+  void end_scope();
+
+  Status reclaim(std::uint64_t bytes, std::uint64_t* reclaimed);
+  Status restore_all();
+
+  Statistics statistics();
+  void reset_peaks();
+
+  Status start_trace(const std::string& path);
+  Status stop_trace();
+
+  // Called from the fault handler: true when the access at `address` may be tried again.
+  bool serve_fault(const void* address);
+
+  void before_fork();
+  void after_fork(bool child);
+
+ private:
+  using Lock = std::unique_lock<std::mutex>;
+
+  // Which blocks may leave to make room.
+  enum class Reach : std::uint8_t {
+    cached,     // only cached pages: for what is ahead of need
+    unlimited,  // any block that can leave, then past the limit: for a fault, which must be served
+    demand      // any block that can leave, then past the limit, unless strict
+  };
+
+  Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena);
+
+  // The policy's view; the lock is held.
+  BlockId end() const override { return static_cast<BlockId>(block_count_); }
+  BlockState state(BlockId id) const override;
+  std::uint64_t occupied() const override { return resident_bytes_.load(std::memory_order_relaxed); }
+
+  Status apply(const Settings& settings);
+  Status allocate_slow(std::uint64_t bytes, Block** out);
+  Status pin_slow(Block* block, bool write, Pin* out);
+  void free_slow(Block* block);
+  void drop_pin(const Pin& pin);
+  void return_to_limit();
+
+  // Everything below needs the lock; functions that take it may let it go while they copy.
+  Status make_room(Lock* lock, std::uint64_t bytes, Reach reach);
+  Status shrink(Lock* lock);
+  Status page_out(Lock* lock, Block* block, bool even_protected);
+  Status page_in(Lock* lock, Block* block, bool write, Reach reach);
+  Status make_writable(Block* block);
+  Block* oldest_protected() const;
+  bool can_leave(const Block& block, bool even_protected) const;
+  bool trim_cache(std::uint64_t bytes);
+  Status system_refused(const char* what, std::uint64_t bytes) const;
+  Status out_of_memory(std::uint64_t bytes) const;
+  Block* new_block();
+  void recycle(Block* block);
+  Block* block_at(BlockId id) const { return &chunks_[id / chunk_blocks][id % chunk_blocks]; }
+  static void set_state(Block* block, State from, State to);
+  void hold_faulted(Block* block);
+  void drop_faulted(bool all);
+  void drain_events();
+  void look_ahead();
+  void work();
+
+  void start_block(Block* block);
+  void touch(Block* block) {
+    // Blocks that one operation uses may share a stamp: the clock ticks once an operation.
+    block->last_use.store(Thread::current().in_scope() ? clock_.load(std::memory_order_relaxed)
+                                                       : clock_.fetch_add(1, std::memory_order_relaxed) + 1,
+                          std::memory_order_relaxed);
+    if (!block->seen.load(std::memory_order_relaxed)) {
+      block->seen.store(true, std::memory_order_relaxed);
+    }
+  }
+
+  static constexpr unsigned to_policy = 1;
+  static constexpr unsigned to_trace = 2;
+  void note(Block* block, Use use) {
+    if (observers_.load(std::memory_order_relaxed) != 0) {
+      note_slow(block, use);
+    }
+  }
+  void note_slow(Block* block, Use use);
+
+  static constexpr std::size_t chunk_blocks = 1024;
+  static constexpr std::size_t drain_at = 16;  // events that wait before somebody hands them to the policy
+
+  const std::unique_ptr<Backend> backend_;
+  const std::unique_ptr<Arena> arena_;
+  const std::uint64_t page_bytes_;
+  Cache cache_;
+  EventLog log_;
+
+  // Read on hot paths, hence apart from what changes often.
+  std::atomic<unsigned> observers_{0};  // to_policy | to_trace
+  std::atomic<std::uint64_t> limit_{0};
+  std::atomic<bool> over_limit_{false};  // more is mapped than the limit allows: leave as soon as something can
+  std::atomic<bool> caching_{true};
+  std::atomic<Trace*> trace_{nullptr};
+
+  alignas(64) std::atomic<std::uint64_t> clock_{0};
+  alignas(64) std::atomic<std::uint64_t> allocated_bytes_{0};
+  std::atomic<std::uint64_t> allocated_bytes_peak_{0};
+  std::atomic<std::uint64_t> allocated_blocks_{0};
+  std::atomic<std::uint64_t> resident_bytes_{0};
+  std::atomic<std::uint64_t> resident_bytes_peak_{0};
+  std::atomic<std::uint64_t> cached_allocations_{0};
+
+  // Guarded by lock_.
+  std::mutex lock_;
+  std::condition_variable* moved_;  // a block left or arrived. Pointers: a forked child needs fresh ones.
+  std::condition_variable* work_;   // the worker has something to look at
+  bool worker_runs_ = false;
+  bool stopping_ = false;
+  bool unlimited_ = false;
+  bool strict_ = false;
+  std::uint32_t in_transit_ = 0;      // blocks leaving or arriving
+  std::uint32_t copying_ = 0;         // those whose copy is under way, and will end without anybody's help
+  std::uint64_t device_bytes_ = 0;    // blocks with pages, cached ones included
+  std::string store_directory_;
+  std::unique_ptr<Store> store_;                // where writebacks go
+  std::vector<std::unique_ptr<Store>> retired_;  // earlier ones that still hold contents
+  std::unique_ptr<Policy> policy_;
+  std::vector<Event> drained_;
+  std::vector<Block*> chunks_;  // each of chunk_blocks, at stable addresses
+  std::size_t block_count_ = 0;
+  std::vector<Block*> free_blocks_;
+  struct Faulted {
+    Pin pin;
+    std::uint64_t when;
+  };
+  std::deque<Faulted> faulted_;  // recently faulted in, kept for a while so that the access can be completed
+  Statistics counts_;            // the members that count; states are computed when asked for
+};
+
+}  // namespace lms
+#endif  // LMS_PAGER_H

@@ -1,0 +1,79 @@
+// A policy decides which block leaves when memory runs short, and which comes back before it is asked for.
+//
+// The pager calls a policy with its lock held, so a policy needs none of its own; it must not call back into the pager
+// except through the BlockSource it is given.
+#ifndef LMS_POLICY_H
+#define LMS_POLICY_H
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+namespace lms {
+
+// Index of a block: dense, and used again after the block was freed.
+using BlockId = std::uint32_t;
+constexpr BlockId no_block = UINT32_MAX;
+
+enum class Use : std::uint8_t {
+  allocate,  // a new block: resident, its contents undefined
+  read,      // an operation reads the block
+  write,     // an operation may read and write it
+  free       // the block dies
+};
+
+// One use of one block, in program order.
+struct Event {
+  BlockId block;
+  Use use;
+  std::uint64_t bytes;  // size of the block, whole pages
+};
+
+// What the pager tells of a block.
+struct BlockState {
+  std::uint64_t bytes;     // whole pages
+  std::uint64_t last_use;  // grows with every use in the process; blocks that one operation used may share a value
+  bool evictable;          // resident, seen, neither pinned nor protected, nothing in flight
+  bool away;               // has no device pages and nothing in flight: could be brought in
+  bool clean;              // the host store holds its contents, so that leaving needs no copy
+};
+
+// The pager's blocks as a policy may see them.
+class BlockSource {
+ public:
+  virtual ~BlockSource() = default;
+  virtual BlockId end() const = 0;                // ids are below this; freed ids are neither evictable nor away
+  virtual BlockState state(BlockId id) const = 0;
+  virtual std::uint64_t limit() const = 0;        // bytes
+  virtual std::uint64_t occupied() const = 0;     // bytes of blocks with device pages, in flight or not
+};
+
+class Policy {
+ public:
+  virtual ~Policy() = default;
+  virtual const char* name() const = 0;
+
+  // A use, in program order. Not called while memory has never been short: the events before that are unknown.
+  virtual void note(const Event& event) = 0;
+
+  // The next block to page out because `bytes` are needed now; no_block when none is evictable. The pager then pages
+  // that block out, or, if it became pinned meanwhile, asks again.
+  virtual BlockId victim(const BlockSource& blocks, std::uint64_t bytes) = 0;
+
+  // The block whose leaving the background worker should start now, before memory is short; no_block for none.
+  virtual BlockId early_victim(const BlockSource& blocks);
+
+  // The block that the background worker should bring in now; no_block for none. The pager brings it in only while it
+  // fits under the limit as it is.
+  virtual BlockId prefetch(const BlockSource& blocks);
+
+  // Uses that came as the policy had foreseen, and those that did not (for the statistics); 0 when it foresees none.
+  virtual std::uint64_t foreseen() const;
+  virtual std::uint64_t departures() const;
+};
+
+// "lru" or "iteration"; null for any other name.
+std::unique_ptr<Policy> make_policy(const std::string& name);
+
+}  // namespace lms
+#endif  // LMS_POLICY_H

@@ -1,0 +1,75 @@
+// What the pager counts. One row per statistic: its member, its name in the interfaces, its meaning. Sizes are in bytes
+// of whole pages, times in nanoseconds. "current" and "peak" are states; everything else counts since the pager began.
+#ifndef LMS_STATISTICS_H
+#define LMS_STATISTICS_H
+
+#include <cstddef>
+#include <cstdint>
+
+namespace lms {
+
+// clang-format off
+#define LMS_STATISTICS(ROW)                                                                                            \
+  /* blocks that live, resident or away */                                                                             \
+  ROW(allocated_bytes, "allocated_bytes.current")                                                                      \
+  ROW(allocated_bytes_peak, "allocated_bytes.peak")                                                                    \
+  ROW(allocated_blocks, "allocated_blocks.current")                                                                    \
+  /* live blocks that have device pages */                                                                             \
+  ROW(resident_bytes, "resident_bytes.current")                                                                        \
+  ROW(resident_bytes_peak, "resident_bytes.peak")                                                                      \
+  /* freed blocks that keep their pages for the next request of their size */                                          \
+  ROW(cached_bytes, "cached_bytes.current")                                                                            \
+  /* resident + cached: what the limit bounds */                                                                       \
+  ROW(device_bytes, "device_bytes.current")                                                                            \
+  ROW(device_bytes_peak, "device_bytes.peak")                                                                          \
+  ROW(limit, "limit_bytes")                                                                                            \
+  /* by how much the limit was passed, at most, and how often a request had to pass it */                              \
+  ROW(over_limit_bytes_peak, "over_limit_bytes.peak")                                                                  \
+  ROW(over_limit_requests, "over_limit.requests")                                                                      \
+  /* live blocks whose contents are only in the host store */                                                          \
+  ROW(away_bytes, "away_bytes.current")                                                                                \
+  /* resident blocks by what keeps them: a pin; a running operation that allocated them; nothing (they may leave) */   \
+  ROW(pinned_bytes, "pinned_bytes.current")                                                                            \
+  ROW(protected_bytes, "protected_bytes.current")                                                                      \
+  ROW(inactive_bytes, "inactive_bytes.current")                                                                        \
+  /* resident blocks of which the host store holds a valid copy */                                                     \
+  ROW(clean_bytes, "clean_bytes.current")                                                                              \
+  ROW(store_bytes, "store_bytes.current")                                                                              \
+  /* copies out and in, whoever asked for them */                                                                      \
+  ROW(out_bytes, "out.bytes")                                                                                          \
+  ROW(out_blocks, "out.blocks")                                                                                        \
+  ROW(in_bytes, "in.bytes")                                                                                            \
+  ROW(in_blocks, "in.blocks")                                                                                          \
+  /* blocks that left without a copy, since the store had one */                                                       \
+  ROW(clean_drop_bytes, "clean_drop.bytes")                                                                            \
+  ROW(clean_drop_blocks, "clean_drop.blocks")                                                                          \
+  /* blocks brought in ahead of need, and how many of them were then used before they left again */                    \
+  ROW(prefetch_bytes, "prefetch.bytes")                                                                                \
+  ROW(prefetch_blocks, "prefetch.blocks")                                                                              \
+  ROW(prefetch_hits, "prefetch.hits")                                                                                  \
+  /* blocks paged out ahead of need */                                                                                 \
+  ROW(early_out_bytes, "early_out.bytes")                                                                              \
+  /* blocks that lms_reclaim paged out */                                                                              \
+  ROW(reclaimed_bytes, "reclaimed.bytes")                                                                              \
+  /* accesses that no operation announced, served by the fault handler */                                              \
+  ROW(faults, "faults")                                                                                                \
+  /* requests served by a cached block, and by fresh pages */                                                          \
+  ROW(cached_allocations, "allocations.cached")                                                                        \
+  ROW(mapped_allocations, "allocations.mapped")                                                                        \
+  /* time that program threads spent waiting for page-outs and page-ins */                                             \
+  ROW(stall_ns, "stall_ns")                                                                                            \
+  /* failed copies to or from the host store */                                                                        \
+  ROW(store_failures, "store_failures")                                                                                \
+  /* uses that came as the policy had foreseen, and departures from what it had learned */                             \
+  ROW(foreseen_uses, "policy.foreseen")                                                                                \
+  ROW(departures, "policy.departures")
+// clang-format on
+
+struct Statistics {
+#define LMS_ROW(member, name) std::uint64_t member = 0;
+  LMS_STATISTICS(LMS_ROW)
+#undef LMS_ROW
+};
+
+}  // namespace lms
+#endif  // LMS_STATISTICS_H

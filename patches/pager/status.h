@@ -1,0 +1,22 @@
+// The outcome of a call: a code of lms.h and, unless it is LMS_OK, a sentence for the user.
+#ifndef LMS_STATUS_H
+#define LMS_STATUS_H
+
+#include <string>
+#include <utility>
+
+#include "lms.h"
+
+namespace lms {
+
+struct Status {
+  Status() = default;
+  Status(lms_status code_, std::string message_) : code(code_), message(std::move(message_)) {}
+  bool ok() const { return code == LMS_OK; }
+
+  lms_status code = LMS_OK;
+  std::string message;
+};
+
+}  // namespace lms
+#endif  // LMS_STATUS_H

@@ -1,0 +1,212 @@
+#include "store.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdlib>
+#include <cstring>
+
+namespace lms {
+
+namespace {
+
+// Segments start at this size and grow with the store, so that even a store of a terabyte is a few dozen of them.
+constexpr std::uint64_t store_first_segment = 64ULL << 20;
+constexpr std::uint64_t store_growth = 4;  // a new segment is at least a quarter of what there is
+
+class MemorySegment final : public Segment {
+ public:
+  MemorySegment(char* base, std::uint64_t bytes) : Segment(bytes), base_(base) {}
+  ~MemorySegment() override { munmap(base_, ranges.total()); }
+
+  bool write(std::uint64_t offset, const char* from, std::size_t bytes) override {
+    std::memcpy(base_ + offset, from, bytes);
+    return true;
+  }
+
+  bool read(std::uint64_t offset, char* to, std::size_t bytes) override {
+    std::memcpy(to, base_ + offset, bytes);
+    return true;
+  }
+
+ private:
+  char* base_;
+};
+
+class MemoryStore final : public Store {
+ public:
+  std::string failure(const char* action, int error_number) const override {
+    return std::string("the host store in memory cannot be ") + action + ": " + std::strerror(error_number);
+  }
+
+ protected:
+  std::unique_ptr<Segment> grow(std::uint64_t bytes) override {
+    void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (base == MAP_FAILED) {
+      return nullptr;
+    }
+    return std::make_unique<MemorySegment>(static_cast<char*>(base), bytes);
+  }
+
+  bool shared_by_fork() const override { return false; }  // private memory: each process has its own after a write
+};
+
+class FileSegment final : public Segment {
+ public:
+  FileSegment(int file, std::uint64_t bytes) : Segment(bytes), file_(file) {}
+  ~FileSegment() override { close(file_); }
+
+  bool write(std::uint64_t offset, const char* from, std::size_t bytes) override {
+    while (bytes > 0) {
+      const ssize_t done = pwrite(file_, from, bytes, static_cast<off_t>(offset));
+      if (done < 0 && errno == EINTR) {
+        continue;
+      }
+      if (done <= 0) {
+        return false;
+      }
+      from += done;
+      offset += static_cast<std::uint64_t>(done);
+      bytes -= static_cast<std::size_t>(done);
+    }
+    return true;
+  }
+
+  bool read(std::uint64_t offset, char* to, std::size_t bytes) override {
+    while (bytes > 0) {
+      const ssize_t done = pread(file_, to, bytes, static_cast<off_t>(offset));
+      if (done < 0 && errno == EINTR) {
+        continue;
+      }
+      if (done == 0) {
+        errno = EIO;  // the file is shorter than what was written to it
+      }
+      if (done <= 0) {
+        return false;
+      }
+      to += done;
+      offset += static_cast<std::uint64_t>(done);
+      bytes -= static_cast<std::size_t>(done);
+    }
+    return true;
+  }
+
+ private:
+  int file_;
+};
+
+class FileStore final : public Store {
+ public:
+  explicit FileStore(std::string directory) : directory_(std::move(directory)) {}
+
+  std::string failure(const char* action, int error_number) const override {
+    return "the host store in '" + directory_ + "' cannot be " + action + ": " + std::strerror(error_number) +
+           "; free space there, or choose another directory with store=";
+  }
+
+  // An open file without a name, or -1 with errno set.
+  int create() const {
+    std::string name = directory_ + "/lms-store-XXXXXX";
+    const int file = mkostemp(&name[0], O_CLOEXEC);
+    if (file >= 0) {
+      unlink(name.c_str());
+    }
+    return file;
+  }
+
+ protected:
+  std::unique_ptr<Segment> grow(std::uint64_t bytes) override {
+    const int file = create();
+    if (file < 0) {
+      return nullptr;
+    }
+    // Claims the disk space now: a full disk is an error here, where it can be reported, not in the middle of a copy.
+    const int error_number = posix_fallocate(file, 0, static_cast<off_t>(bytes));
+    if (error_number != 0) {
+      close(file);
+      errno = error_number;
+      return nullptr;
+    }
+    return std::make_unique<FileSegment>(file, bytes);
+  }
+
+  bool shared_by_fork() const override { return true; }  // both processes hold the same open file
+
+ private:
+  std::string directory_;
+};
+
+}  // namespace
+
+bool Store::allocate(std::uint64_t bytes, Slot* slot) {
+  for (const auto& segment : segments_) {
+    if (segment->frozen) {
+      continue;
+    }
+    const std::uint64_t offset = segment->ranges.take(bytes);
+    if (offset != Ranges::none) {
+      *slot = Slot{this, segment.get(), offset};
+      used_ += bytes;
+      return true;
+    }
+  }
+  // When the system refuses a large segment, a smaller one may still do.
+  std::uint64_t size = std::max({bytes, store_first_segment, total_ / store_growth});
+  std::unique_ptr<Segment> segment = grow(size);
+  while (segment == nullptr && size > bytes) {
+    size = std::max(bytes, size / 2);
+    segment = grow(size);
+  }
+  if (segment == nullptr) {
+    error_ = failure("enlarged", errno);
+    return false;
+  }
+  *slot = Slot{this, segment.get(), segment->ranges.take(bytes)};
+  total_ += size;
+  used_ += bytes;
+  segments_.push_back(std::move(segment));
+  return true;
+}
+
+void Store::release(const Slot& slot, std::uint64_t bytes) {
+  slot.segment->ranges.give(slot.offset, bytes);
+  used_ -= bytes;
+  if (!slot.segment->ranges.all_free()) {
+    return;
+  }
+  // The last empty segment is kept for what is written next, unless it can no longer be written.
+  if (segments_.size() == 1 && !slot.segment->frozen) {
+    return;
+  }
+  auto found = std::find_if(segments_.begin(), segments_.end(),
+                            [&](const std::unique_ptr<Segment>& segment) { return segment.get() == slot.segment; });
+  total_ -= (*found)->ranges.total();
+  segments_.erase(found);
+}
+
+void Store::freeze() {
+  if (!shared_by_fork()) {
+    return;
+  }
+  for (const auto& segment : segments_) {
+    segment->frozen = true;
+  }
+}
+
+std::unique_ptr<Store> make_memory_store() { return std::make_unique<MemoryStore>(); }
+
+std::unique_ptr<Store> make_file_store(const std::string& directory, std::string* error) {
+  auto store = std::make_unique<FileStore>(directory);
+  const int file = store->create();
+  if (file < 0) {
+    *error = store->failure("created", errno);
+    return nullptr;
+  }
+  close(file);
+  return store;
+}
+
+}  // namespace lms

@@ -1,0 +1,71 @@
+// What the pager knows of a thread: whether it is inside an operation (a scope). Scopes nest; only the outermost
+// matters. A block remembers the scope that allocated it, and is protected while that scope lasts: intermediates are
+// used through raw pointers before any observer sees them.
+#ifndef LMS_THREAD_H
+#define LMS_THREAD_H
+
+#include <atomic>
+#include <cstdint>
+
+#include "block.h"
+
+namespace lms {
+
+class Thread {
+ public:
+  // The calling thread's. Objects outlive their threads and are used again, so that blocks may point at them.
+  static Thread& current();
+
+  // Around a fork. Only the calling thread's scopes go on in the child.
+  static void before_fork();
+  static void after_fork(bool child);
+
+  Thread() = default;
+  Thread(const Thread&) = delete;
+  Thread& operator=(const Thread&) = delete;
+
+  // Both are called by the thread itself. True when the scope is the outermost.
+  bool begin_scope() {
+    if (depth_++ > 0) {
+      return false;
+    }
+    scope_.store(++scopes_begun_, std::memory_order_relaxed);
+    return true;
+  }
+  bool end_scope() {
+    if (depth_ == 0 || --depth_ > 0) {
+      return false;
+    }
+    scope_.store(0, std::memory_order_release);
+    return true;
+  }
+  bool in_scope() const { return depth_ > 0; }
+
+  // Marks a block as allocated by the current scope, if there is one.
+  void protect(Block* block) const {
+    block->owner.store(this, std::memory_order_relaxed);
+    block->scope.store(scope_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  }
+
+  static bool is_protected(const Block& block) {
+    const Thread* owner = block.owner.load(std::memory_order_relaxed);
+    const std::uint64_t scope = block.scope.load(std::memory_order_relaxed);
+    return scope != 0 && owner->scope_.load(std::memory_order_acquire) == scope;
+  }
+
+  // A small number that differs between threads that live at the same time, mostly.
+  std::uint32_t index() const { return index_; }
+
+ private:
+  friend class ThreadSlot;
+
+  std::atomic<std::uint64_t> scope_{0};  // serial number of the outermost scope; 0 outside
+  std::uint64_t scopes_begun_ = 0;
+  std::uint32_t depth_ = 0;
+  std::uint32_t index_ = 0;
+  bool in_use_ = true;
+  Thread* next_ = nullptr;
+};
+
+}  // namespace lms
+#endif  // LMS_THREAD_H
