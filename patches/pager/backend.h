@@ -1,7 +1,8 @@
 // A backend owns device memory: it gives pages to address ranges, takes them away, and moves their contents.
 //
 // The pager decides what moves and when; a backend only knows how. Backends: host_backend.h (a budget of this machine's
-// RAM). Ranges are given as address and bytes, both multiples of page_bytes(), inside [base(), base() + span()).
+// RAM). A range is an address, a multiple of Arena::granule, and bytes, a multiple of page_bytes(), inside
+// [base(), base() + span()); what follows up to the next granule is the backend's to use.
 // Thread-safety: calls for different ranges may run at the same time; the pager never has two under way for one range.
 #ifndef LMS_BACKEND_H
 #define LMS_BACKEND_H
@@ -29,6 +30,10 @@ class Backend {
   // True when an access to a range without pages faults and can be served, so that a block which somebody may still
   // reach through a raw pointer can leave without danger.
   virtual bool serves_faults() const = 0;
+
+  // True when the system is about to run out of what it needs to keep ranges apart; fewer resident ranges then help.
+  // Called once per copy_in, before it.
+  virtual bool crowded() = 0;
 
   // Gives the range fresh pages, writable. False when the system refuses; errno says why.
   virtual bool map(char* address, std::size_t bytes) = 0;

@@ -13,6 +13,7 @@ Block* Cache::take(std::uint64_t bytes, std::uint32_t home) {
     if (found != shard.lists.end() && found->second.newest != nullptr) {
       Block* block = found->second.newest;
       remove(&shard, &found->second, block);
+      add(&shard.takes, 1);
       return block;
     }
   }
@@ -22,12 +23,14 @@ Block* Cache::take(std::uint64_t bytes, std::uint32_t home) {
 void Cache::put(Block* block, std::uint32_t home) {
   Shard& shard = shards_[home % shards_.size()];
   const std::lock_guard<std::mutex> guard(shard.lock);
-  List& list = shard.lists[block->bytes];
-  block->newer = nullptr;
-  block->older = list.newest;
-  (list.newest != nullptr ? list.newest->newer : list.oldest) = block;
-  list.newest = block;
-  shard.bytes.store(shard.bytes.load(std::memory_order_relaxed) + block->bytes, std::memory_order_relaxed);
+  insert(&shard, block);
+  add(&shard.puts, 1);
+}
+
+void Cache::put_back(Block* block) {
+  Shard& shard = shards_[0];
+  const std::lock_guard<std::mutex> guard(shard.lock);
+  insert(&shard, block);
 }
 
 Block* Cache::take_oldest() {
@@ -63,13 +66,11 @@ Block* Cache::take_oldest() {
   return nullptr;
 }
 
-std::uint64_t Cache::bytes() const {
-  std::uint64_t sum = 0;
-  for (const Shard& shard : shards_) {
-    sum += shard.bytes.load(std::memory_order_relaxed);
-  }
-  return sum;
-}
+std::uint64_t Cache::bytes() const { return sum(&Shard::bytes); }
+
+std::uint64_t Cache::takes() const { return sum(&Shard::takes); }
+
+std::uint64_t Cache::puts() const { return sum(&Shard::puts); }
 
 void Cache::lock() {
   for (Shard& shard : shards_) {
@@ -83,10 +84,27 @@ void Cache::unlock() {
   }
 }
 
+std::uint64_t Cache::sum(std::atomic<std::uint64_t> Shard::*counter) const {
+  std::uint64_t total = 0;
+  for (const Shard& shard : shards_) {
+    total += (shard.*counter).load(std::memory_order_relaxed);
+  }
+  return total;
+}
+
+void Cache::insert(Shard* shard, Block* block) {
+  List& list = shard->lists[block->bytes];
+  block->newer = nullptr;
+  block->older = list.newest;
+  (list.newest != nullptr ? list.newest->newer : list.oldest) = block;
+  list.newest = block;
+  add(&shard->bytes, block->bytes);
+}
+
 void Cache::remove(Shard* shard, List* list, Block* block) {
   (block->older != nullptr ? block->older->newer : list->oldest) = block->newer;
   (block->newer != nullptr ? block->newer->older : list->newest) = block->older;
-  shard->bytes.store(shard->bytes.load(std::memory_order_relaxed) - block->bytes, std::memory_order_relaxed);
+  add(&shard->bytes, -block->bytes);
 }
 
 }  // namespace lms

@@ -22,10 +22,18 @@ class Cache {
   // Keeps a freed block. Its last_use is when it was freed.
   void put(Block* block, std::uint32_t home);
 
+  // Undoes take_oldest.
+  void put_back(Block* block);
+
   // Takes the block out that was freed longest ago; null when there is none.
   Block* take_oldest();
 
   std::uint64_t bytes() const;
+
+  // How often take() found a block, and how often put() got one, in all. Counted here because the shards' locks are held
+  // anyway: a counter that all threads share costs more than the rest of a call.
+  std::uint64_t takes() const;
+  std::uint64_t puts() const;
 
   // Around a fork, so that the child finds the shards whole.
   void lock();
@@ -40,8 +48,16 @@ class Cache {
     std::mutex lock;
     std::unordered_map<std::uint64_t, List> lists;  // by size in bytes
     std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint64_t> takes{0};
+    std::atomic<std::uint64_t> puts{0};
   };
 
+  // Adds to what only the holder of the shard's lock changes.
+  static void add(std::atomic<std::uint64_t>* counter, std::uint64_t amount) {
+    counter->store(counter->load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
+  }
+  std::uint64_t sum(std::atomic<std::uint64_t> Shard::*counter) const;
+  static void insert(Shard* shard, Block* block);
   static void remove(Shard* shard, List* list, Block* block);
 
   std::array<Shard, 8> shards_;

@@ -17,23 +17,39 @@ namespace fault {
 namespace {
 
 std::array<std::atomic<Pager*>, 64> fault_pagers{};
-std::atomic<bool> fault_passing_on{false};
-struct sigaction fault_previous = {};
+struct sigaction fault_before_us = {};  // the handler before ours
+struct sigaction fault_over_us = {};    // one that replaced ours and over which ours was installed again, if any
+bool fault_has_over_us = false;
 
-void fault_pass_on(int signal_number, siginfo_t* info, void* context) {
-  // A handler that was installed over ours may have ours as its previous one: then the fault comes round again.
-  const bool again = fault_passing_on.exchange(true);
-  if (!again && (fault_previous.sa_flags & SA_SIGINFO) != 0) {
-    fault_previous.sa_sigaction(signal_number, info, context);
-  } else if (!again && fault_previous.sa_handler != SIG_DFL && fault_previous.sa_handler != SIG_IGN) {
-    fault_previous.sa_handler(signal_number);
-  } else {
+std::mutex& fault_install_lock() {
+  static std::mutex& lock = *new std::mutex;
+  return lock;
+}
+
+void fault_call(const struct sigaction& handler, int signal_number, siginfo_t* info, void* context) {
+  const bool sent = info->si_code <= 0;  // by a process: returning would not repeat it
+  if ((handler.sa_flags & SA_SIGINFO) != 0) {
+    handler.sa_sigaction(signal_number, info, context);
+  } else if (handler.sa_handler != SIG_DFL && handler.sa_handler != SIG_IGN) {
+    handler.sa_handler(signal_number);
+  } else if (handler.sa_handler == SIG_DFL || !sent) {
     signal(signal_number, SIG_DFL);
-    if (info->si_code <= 0) {
-      raise(signal_number);  // sent by a process: returning would not repeat it
+    if (sent) {
+      raise(signal_number);
     }
   }
-  fault_passing_on.store(false);
+}
+
+void fault_pass_on(int signal_number, siginfo_t* info, void* context) {
+  // A handler that replaced ours has ours as its previous one, and may pass the fault back to us.
+  static thread_local bool passed_over = false;
+  if (fault_has_over_us && !passed_over) {
+    passed_over = true;
+    fault_call(fault_over_us, signal_number, info, context);
+    passed_over = false;
+  } else {
+    fault_call(fault_before_us, signal_number, info, context);
+  }
 }
 
 void fault_handle(int signal_number, siginfo_t* info, void* context) {
@@ -62,9 +78,11 @@ void fault_before_fork() {
     }
   }
   Thread::before_fork();
+  fault_install_lock().lock();
 }
 
 void fault_after_fork(bool child) {
+  fault_install_lock().unlock();
   Thread::after_fork(child);
   for (const std::atomic<Pager*>& entry : fault_pagers) {
     Pager* pager = entry.load(std::memory_order_acquire);
@@ -94,14 +112,16 @@ bool serve(Pager* pager) {
 }
 
 void install() {
-  static std::mutex& lock = *new std::mutex;
-  const std::lock_guard<std::mutex> guard(lock);
+  static bool installed = false;
+  const std::lock_guard<std::mutex> guard(fault_install_lock());
   struct sigaction current = {};
   sigaction(SIGSEGV, nullptr, &current);
   if ((current.sa_flags & SA_SIGINFO) != 0 && current.sa_sigaction == fault_handle) {
     return;
   }
-  fault_previous = current;
+  (installed ? fault_over_us : fault_before_us) = current;
+  fault_has_over_us = installed;
+  installed = true;
   struct sigaction ours = {};
   ours.sa_sigaction = fault_handle;
   ours.sa_flags = SA_SIGINFO | SA_ONSTACK | SA_NODEFER;

@@ -1,9 +1,16 @@
 #include "host_backend.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <cstdio>
+#include <cstdlib>
+
+#include "arena.h"
 
 namespace lms {
 
@@ -14,6 +21,61 @@ constexpr std::uint64_t host_least_address_space = 1ULL << 30;
 
 int host_protection(Access access) { return access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE; }
 
+// Whole granules, so that neighbours of any size touch and the kernel can join their mappings. Only pages that are
+// touched cost memory.
+std::size_t host_granules(std::size_t bytes) { return (bytes + Arena::granule - 1) / Arena::granule * Arena::granule; }
+
+// The kernel allows a process so many mappings (vm.max_map_count), and a range that came back, or whose neighbours are
+// away, needs one of its own. Past the limit hardly any call works, so nine tenths of it is the end. Thread-safe.
+class HostMappings {
+ public:
+  // True while there is room for more. Counts what there is only when enough ranges have come back to use the room up.
+  bool has_room() {
+    if (calls_until_count_.fetch_sub(1, std::memory_order_relaxed) > 0) {
+      return has_room_.load(std::memory_order_relaxed);
+    }
+    const std::int64_t room = limit_ - count();
+    has_room_.store(room > 0, std::memory_order_relaxed);
+    // A range that leaves splits its neighbours off on both sides, and so does one that comes back elsewhere.
+    calls_until_count_.store(room > 0 ? room / 4 : calls_when_full, std::memory_order_relaxed);
+    return room > 0;
+  }
+
+ private:
+  static constexpr std::int64_t default_limit = 65530;
+  static constexpr std::int64_t calls_when_full = 64;
+
+  static std::int64_t allowed() {
+    std::int64_t value = default_limit;
+    if (std::FILE* file = std::fopen("/proc/sys/vm/max_map_count", "re")) {
+      char text[32] = {};
+      if (std::fgets(text, sizeof text, file) != nullptr && std::atoll(text) > 0) {
+        value = std::atoll(text);
+      }
+      std::fclose(file);
+    }
+    return value;
+  }
+
+  static std::int64_t count() {
+    std::int64_t lines = 0;
+    const int file = open("/proc/self/maps", O_RDONLY | O_CLOEXEC);
+    if (file >= 0) {
+      char text[4096];
+      ssize_t bytes = 0;
+      while ((bytes = read(file, text, sizeof text)) > 0) {
+        lines += std::count(text, text + bytes, '\n');
+      }
+      close(file);
+    }
+    return lines;
+  }
+
+  const std::int64_t limit_ = allowed() / 10 * 9;
+  std::atomic<std::int64_t> calls_until_count_{limit_ / 8};
+  std::atomic<bool> has_room_{true};
+};
+
 class HostBackend final : public Backend {
  public:
   HostBackend(char* base, std::size_t span) : base_(base), span_(span) {}
@@ -23,20 +85,20 @@ class HostBackend final : public Backend {
   char* base() const override { return base_; }
   std::size_t span() const override { return span_; }
   bool serves_faults() const override { return true; }
+  bool crowded() override { return !mappings_.has_room(); }
 
   bool map(char* address, std::size_t bytes) override {
-    return mprotect(address, bytes, PROT_READ | PROT_WRITE) == 0;
+    return mprotect(address, host_granules(bytes), PROT_READ | PROT_WRITE) == 0;
   }
 
   bool unmap(char* address, std::size_t bytes) override {
-    // A fresh mapping rather than mprotect + madvise: one call, and the kernel joins it with its neighbours again, which
-    // keeps the number of mappings (vm.max_map_count) low.
-    return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
-           MAP_FAILED;
+    // A fresh mapping rather than mprotect + madvise: one call, and the kernel joins it with its neighbours.
+    return mmap(address, host_granules(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+                0) != MAP_FAILED;
   }
 
   bool protect(char* address, std::size_t bytes, Access access) override {
-    return mprotect(address, bytes, host_protection(access)) == 0;
+    return mprotect(address, host_granules(bytes), host_protection(access)) == 0;
   }
 
   bool copy_out(const char* address, std::size_t bytes, const Slot& slot) override {
@@ -46,14 +108,13 @@ class HostBackend final : public Backend {
   bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access) override {
     // Filled aside and moved into place, so that another thread which reaches the block through a raw pointer either
     // faults or finds all of it.
-    void* aside =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
+    void* aside = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
     if (aside == MAP_FAILED) {
       return false;
     }
     const bool filled = slot.segment->read(slot.offset, static_cast<char*>(aside), bytes);
     if (!filled || (access == Access::read_only && mprotect(aside, bytes, PROT_READ) != 0) ||
-        mremap(aside, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+        mremap(aside, bytes, host_granules(bytes), MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
       const int error_number = errno;
       munmap(aside, bytes);
       errno = error_number;
@@ -66,6 +127,7 @@ class HostBackend final : public Backend {
   std::size_t page_bytes_ = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   char* base_;
   std::size_t span_;
+  HostMappings mappings_;
 };
 
 }  // namespace

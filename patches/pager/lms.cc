@@ -69,7 +69,12 @@ lms_status lms_create(const lms_options* options, lms_pager** out) {
   });
 }
 
-void lms_shutdown(lms_pager* pager) { lms_unwrap(pager)->shutdown(); }
+void lms_shutdown(lms_pager* pager) {
+  lms_guarded([&] {
+    lms_unwrap(pager)->shutdown();
+    return lms::Status();
+  });
+}
 
 lms_status lms_configure(lms_pager* pager, const lms_options* options) {
   return lms_guarded([&] {
@@ -89,7 +94,12 @@ lms_status lms_allocate(lms_pager* pager, size_t bytes, void** out) {
   return lms_guarded([&] { return lms_unwrap(pager)->allocate(bytes, out); });
 }
 
-void lms_free(lms_pager* pager, void* address) { lms_unwrap(pager)->free(address); }
+void lms_free(lms_pager* pager, void* address) {
+  lms_guarded([&] {
+    lms_unwrap(pager)->free(address);
+    return lms::Status();
+  });
+}
 
 int lms_owns(lms_pager* pager, const void* address) { return lms_unwrap(pager)->owns(address) ? 1 : 0; }
 
@@ -103,14 +113,22 @@ lms_status lms_pin(lms_pager* pager, const void* address, int write, lms_pin_tok
 }
 
 void lms_unpin(lms_pager* pager, lms_pin_token token) {
-  lms_unwrap(pager)->unpin(lms::Pin{static_cast<lms::Block*>(token.block), token.generation});
+  lms_guarded([&] {
+    lms_unwrap(pager)->unpin(lms::Pin{static_cast<lms::Block*>(token.block), token.generation});
+    return lms::Status();
+  });
 }
 
 void lms_mark_seen(lms_pager* pager, const void* address) { lms_unwrap(pager)->mark_seen(address); }
 
 void lms_scope_begin(lms_pager* pager) { lms_unwrap(pager)->begin_scope(); }
 
-void lms_scope_end(lms_pager* pager) { lms_unwrap(pager)->end_scope(); }
+void lms_scope_end(lms_pager* pager) {
+  lms_guarded([&] {
+    lms_unwrap(pager)->end_scope();
+    return lms::Status();
+  });
+}
 
 lms_status lms_reclaim(lms_pager* pager, uint64_t bytes, uint64_t* reclaimed) {
   return lms_guarded([&] { return lms_unwrap(pager)->reclaim(bytes, reclaimed); });

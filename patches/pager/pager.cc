@@ -20,11 +20,14 @@ namespace lms {
 
 namespace {
 
-// A blocked access may need two blocks at once (a copy from one to another), and so may every other thread.
-constexpr std::size_t pager_faulted_per_cpu = 4;
-constexpr std::size_t pager_faulted_at_least = 8;
+// Blocks that are kept resident because a thread faulted them in: at most so many in all, and the last of each thread
+// even when memory is short, since one instruction may need two blocks at once (a copy from one to another).
+constexpr std::size_t pager_most_faulted = 64;
+constexpr std::ptrdiff_t pager_faulted_in_use = 2;
 // Operations after which a block that was faulted in no longer counts as in use.
 constexpr std::uint64_t pager_faulted_lifetime = 256;
+// How many blocks leave at a time when there are too many of them for the system, rather than too many bytes.
+constexpr int pager_some_blocks = 64;
 // Accesses that fault although the block is there: after so many in a row the fault is not ours to serve.
 constexpr int pager_most_spurious_faults = 1000;
 
@@ -153,7 +156,7 @@ void Pager::shutdown() {
   Lock lock(lock_);
   stopping_ = true;
   work_->notify_all();
-  moved_->wait(lock, [this] { return !worker_runs_; });
+  moved_->wait(lock, [this] { return !worker_runs_ || !stopping_; });
   caching_.store(false, std::memory_order_relaxed);
   while (trim_cache(UINT64_MAX)) {
   }
@@ -162,14 +165,16 @@ void Pager::shutdown() {
 // ---------------------------------------------------------------------------------------------- allocation
 
 Status Pager::allocate(std::uint64_t bytes, void** out) {
-  if (bytes == 0 || bytes > UINT64_MAX - page_bytes_) {
-    return Status(LMS_INVALID_ARGUMENT, "a block needs at least one byte, and fewer than the address space has");
+  if (bytes == 0) {
+    return Status(LMS_INVALID_ARGUMENT, "a block needs at least one byte");
+  }
+  if (bytes > backend_->span()) {
+    return Status(LMS_OUT_OF_MEMORY, "a block of " + std::to_string(bytes) + " bytes is larger than the address space of " +
+                                         std::to_string(backend_->span()) + " bytes");
   }
   const std::uint64_t whole = (bytes + page_bytes_ - 1) / page_bytes_ * page_bytes_;
   Block* block = cache_.take(whole, Thread::current().index());
-  if (block != nullptr) {
-    cached_allocations_.fetch_add(1, std::memory_order_relaxed);
-  } else {
+  if (block == nullptr) {
     const Status status = allocate_slow(whole, &block);
     if (!status.ok()) {
       return status;
@@ -186,7 +191,6 @@ void Pager::start_block(Block* block) {
   block->seen.store(false, std::memory_order_relaxed);
   block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   Thread::current().protect(block);
-  allocated_blocks_.fetch_add(1, std::memory_order_relaxed);
   pager_raise_to(&allocated_bytes_peak_,
                  allocated_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes);
   pager_raise_to(&resident_bytes_peak_,
@@ -204,12 +208,14 @@ Status Pager::allocate_slow(std::uint64_t bytes, Block** out) {
   }
   Block* block = new_block();
   block->bytes = bytes;
-  if (!arena_->place(block)) {
+  // Cached blocks hold address space and mappings as well as memory.
+  if (!arena_->place(block) && !(trim_cache(UINT64_MAX) && arena_->place(block))) {
     recycle(block);
     return Status(LMS_OUT_OF_MEMORY, "the pager's address space is used up: no free range of " +
                                          std::to_string(bytes) + " bytes; enable it with more address space");
   }
-  if (!backend_->map(block->address, bytes)) {
+  if (!backend_->map(block->address, bytes) &&
+      !(trim_cache(UINT64_MAX) && backend_->map(block->address, bytes))) {
     status = system_refused("map pages", bytes);
     arena_->remove(block);
     recycle(block);
@@ -228,13 +234,15 @@ void Pager::free(void* address) {
     return;
   }
   std::uint64_t found = block->word.load(std::memory_order_acquire);
+  if (word::state(found) == State::unused) {
+    return;
+  }
   note(block, Use::free);
   while (word::state(found) == State::resident && (found & (word::clean | word::prefetched)) == 0 &&
          caching_.load(std::memory_order_relaxed)) {
     // The generation moves on, so that whoever still holds a pin on the old block drops it in vain.
     const std::uint64_t unused = (word::generation(found) + 1) << word::generation_shift | word::of(State::unused);
     if (block->word.compare_exchange_weak(found, unused, std::memory_order_acq_rel)) {
-      allocated_blocks_.fetch_sub(1, std::memory_order_relaxed);
       allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
       resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
       block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -255,7 +263,6 @@ void Pager::free_slow(Block* block) {
   }
   block->word.store((word::generation(found) + 1) << word::generation_shift | word::of(State::unused),
                     std::memory_order_release);
-  allocated_blocks_.fetch_sub(1, std::memory_order_relaxed);
   allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
   if (block->slot.store != nullptr) {
     block->slot.store->release(block->slot, block->bytes);
@@ -270,10 +277,13 @@ void Pager::free_slow(Block* block) {
       cache_.put(block, Thread::current().index());
       return;
     }
+    ++freed_uncached_;
     if (!backend_->unmap(block->address, block->bytes)) {
       return;  // the range stays taken: its pages could not be given back
     }
     device_bytes_ -= block->bytes;
+  } else {
+    ++freed_uncached_;
   }
   arena_->remove(block);
   recycle(block);
@@ -324,7 +334,8 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out) {
     while (true) {
       const std::uint64_t found = block->word.load(std::memory_order_acquire);
       if (word::state(found) == State::unused || word::generation(found) != generation) {
-        return Status(LMS_INVALID_ARGUMENT, "the address belongs to a block that was freed");
+        status = Status(LMS_INVALID_ARGUMENT, "the address belongs to a block that was freed");
+        break;
       }
       if (word::pins(found) > word::most_pins) {
         status = Status(LMS_INVALID_ARGUMENT, "the block is pinned too often; unpin what is no longer used");
@@ -447,7 +458,7 @@ bool Pager::trim_cache(std::uint64_t bytes) {
       break;
     }
     if (!backend_->unmap(block->address, block->bytes)) {
-      cache_.put(block, Thread::current().index());
+      cache_.put_back(block);
       break;
     }
     freed += block->bytes;
@@ -469,30 +480,32 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
     }
     observers_.fetch_or(to_policy, std::memory_order_relaxed);
     drain_events();
-    drop_faulted(false);
+    drop_faulted(pager_faulted_lifetime);
     const BlockId id = policy_->victim(*this, missing);
     Block* victim = id != no_block ? block_at(id) : nullptr;
     if (victim == nullptr && copying_ > 0) {
       moved_->wait(*lock);  // what is leaving makes room, what is arriving can leave again
       continue;
     }
+    if (victim == nullptr && (reach == Reach::demand ? drop_faulted(0) : drop_idle_faulted())) {
+      continue;
+    }
     if (victim == nullptr && backend_->serves_faults()) {
       victim = oldest_protected();
     }
-    if (victim == nullptr) {
-      if (strict_ && reach == Reach::demand) {
-        return out_of_memory(bytes);
-      }
-      ++counts_.over_limit_requests;
-      counts_.over_limit_bytes_peak = std::max(counts_.over_limit_bytes_peak, missing);
-      over_limit_.store(true, std::memory_order_relaxed);
-      break;
+    Status status;
+    if (victim != nullptr) {
+      status = page_out(lock, victim, true);
+    } else if (strict_) {
+      status = out_of_memory(bytes);
     }
-    const Status status = page_out(lock, victim, true);
     if (!status.ok() && reach == Reach::demand) {
       return status;
     }
-    if (!status.ok()) {
+    if (!status.ok() || victim == nullptr) {
+      ++counts_.over_limit_requests;
+      counts_.over_limit_bytes_peak = std::max(counts_.over_limit_bytes_peak, missing);
+      over_limit_.store(true, std::memory_order_relaxed);
       break;
     }
   }
@@ -510,10 +523,11 @@ Status Pager::shrink(Lock* lock) {
     observers_.fetch_or(to_policy, std::memory_order_relaxed);
     drain_events();
     const BlockId id = policy_->victim(*this, device_bytes_ - limit());
-    if (id == no_block) {
+    if (id != no_block) {
+      status = page_out(lock, block_at(id), false);
+    } else if (!drop_faulted(0)) {
       break;
     }
-    status = page_out(lock, block_at(id), false);
   }
   over_limit_.store(!unlimited_ && device_bytes_ > limit(), std::memory_order_relaxed);
   return status;
@@ -593,6 +607,9 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   ++in_transit_;
   Status status = make_room(lock, block->bytes, reach);
   bool arrived = false;
+  if (backend_->crowded()) {
+    page_out_some(lock);
+  }
   if (status.ok()) {
     device_bytes_ += block->bytes;
     counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
@@ -637,6 +654,19 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   return status;
 }
 
+// Pages a few blocks out although the limit does not ask for it.
+void Pager::page_out_some(Lock* lock) {
+  Status status;
+  for (int count = 0; status.ok() && count < pager_some_blocks; ++count) {
+    drain_events();
+    const BlockId id = policy_->victim(*this, page_bytes_);
+    if (id == no_block) {
+      break;
+    }
+    status = page_out(lock, block_at(id), false);
+  }
+}
+
 // The block is resident and clean, and will be written: its copy is out of date from now on.
 Status Pager::make_writable(Block* block) {
   if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
@@ -655,7 +685,7 @@ Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
   *reclaimed = 0;
   while (trim_cache(UINT64_MAX)) {
   }
-  drop_faulted(true);
+  drop_faulted(0);
   while (*reclaimed < bytes) {
     drain_events();
     const BlockId id = policy_->victim(*this, bytes - *reclaimed);
@@ -718,7 +748,7 @@ Status Pager::out_of_memory(std::uint64_t bytes) const {
   const std::uint64_t resident = resident_bytes_.load(std::memory_order_relaxed);
   return Status(LMS_OUT_OF_MEMORY,
                 "out of memory under the limit: " + std::to_string(bytes) + " bytes requested, limit " +
-                    std::to_string(limit()) + ", resident " + std::to_string(resident) + " (pinned by operations, views or torch.lms.pin " +
+                    std::to_string(limit()) + ", resident " + std::to_string(resident) + " (pinned by operations or views " +
                     std::to_string(pinned) + ", protected by a running operation or not yet seen as a tensor " +
                     std::to_string(protected_or_unseen) + "), away " +
                     std::to_string(allocated_bytes_.load(std::memory_order_relaxed) - resident) +
@@ -737,6 +767,7 @@ bool Pager::serve_fault(const void* address) {
   try {
     Lock lock(lock_);
     Status status;
+    Use use = Use::read;
     while (true) {
       const std::uint64_t found = block->word.load(std::memory_order_acquire);
       const State state = word::state(found);
@@ -755,6 +786,7 @@ bool Pager::serve_fault(const void* address) {
       } else if ((found & word::clean) != 0) {
         ++counts_.faults;
         status = make_writable(block);  // a read would not have faulted
+        use = Use::write;
         break;
       } else {
         // Another thread brought it in since; or this is no access that pages could satisfy.
@@ -769,7 +801,7 @@ bool Pager::serve_fault(const void* address) {
       return write(STDERR_FILENO, text.data(), text.size()) < 0;  // always false: the handler before gets the fault
     }
     touch(block);
-    note(block, Use::read);
+    note(block, use);
     return true;
   } catch (const std::exception&) {
     return false;
@@ -777,21 +809,40 @@ bool Pager::serve_fault(const void* address) {
 }
 
 void Pager::hold_faulted(Block* block) {
-  const std::size_t most = std::max(pager_faulted_at_least, pager_faulted_per_cpu * std::thread::hardware_concurrency());
-  while (faulted_.size() >= most) {
+  while (faulted_.size() >= pager_most_faulted) {
     drop_pin(faulted_.front().pin);
     faulted_.pop_front();
   }
   const std::uint64_t found = block->word.fetch_add(word::pin, std::memory_order_acq_rel);
-  faulted_.push_back(Faulted{Pin{block, word::generation(found)}, clock_.load(std::memory_order_relaxed)});
+  faulted_.push_back(Faulted{Pin{block, word::generation(found)}, &Thread::current(),
+                             clock_.load(std::memory_order_relaxed)});
 }
 
-void Pager::drop_faulted(bool all) {
+// Lets go of what was faulted in at least `age` operations ago: an access that is not through yet faults once more.
+// False when there is none.
+bool Pager::drop_faulted(std::uint64_t age) {
   const std::uint64_t now = clock_.load(std::memory_order_relaxed);
-  while (!faulted_.empty() && (all || now - faulted_.front().when > pager_faulted_lifetime)) {
+  bool some = false;
+  while (!faulted_.empty() && now - faulted_.front().when >= age) {
     drop_pin(faulted_.front().pin);
     faulted_.pop_front();
+    some = true;
   }
+  return some;
+}
+
+// Lets go of the oldest that its thread has moved on from. False when there is none.
+bool Pager::drop_idle_faulted() {
+  for (auto entry = faulted_.begin(); entry != faulted_.end(); ++entry) {
+    const auto newer = std::count_if(entry + 1, faulted_.end(),
+                                     [&](const Faulted& other) { return other.thread == entry->thread; });
+    if (newer >= pager_faulted_in_use) {
+      drop_pin(entry->pin);
+      faulted_.erase(entry);
+      return true;
+    }
+  }
+  return false;
 }
 
 // ------------------------------------------------------------------------------------------------ looking ahead
@@ -877,13 +928,13 @@ Statistics Pager::statistics() {
   Statistics result = counts_;
   result.allocated_bytes = allocated_bytes_.load(std::memory_order_relaxed);
   result.allocated_bytes_peak = allocated_bytes_peak_.load(std::memory_order_relaxed);
-  result.allocated_blocks = allocated_blocks_.load(std::memory_order_relaxed);
+  result.allocated_blocks = counts_.mapped_allocations + cache_.takes() - cache_.puts() - freed_uncached_;
   result.resident_bytes = resident_bytes_.load(std::memory_order_relaxed);
   result.resident_bytes_peak = resident_bytes_peak_.load(std::memory_order_relaxed);
   result.cached_bytes = cache_.bytes();
   result.device_bytes = device_bytes_;
   result.limit = limit();
-  result.cached_allocations = cached_allocations_.load(std::memory_order_relaxed);
+  result.cached_allocations = cache_.takes();
   result.foreseen_uses = policy_->foreseen();
   result.departures = policy_->departures();
   result.store_bytes = store_->used_bytes();
@@ -930,7 +981,9 @@ Status Pager::start_trace(const std::string& path) {
   if (file == nullptr) {
     return Status(LMS_INVALID_ARGUMENT, "the trace '" + path + "' cannot be written: " + std::strerror(errno));
   }
-  auto* trace = new Trace(file);  // kept: a thread may be about to write to it when it is stopped
+  // Kept when it is stopped: a thread may be about to write to it.
+  traces_.push_back(std::make_unique<Trace>(file));
+  Trace* trace = traces_.back().get();
   for (BlockId id = 0; id < end(); ++id) {
     const Block& block = *block_at(id);
     if (block.state() != State::unused) {
@@ -963,9 +1016,13 @@ void Pager::before_fork() {
   lock.release();  // held across the fork, so that the child finds everything whole
   cache_.lock();
   log_.lock();
+  if (Trace* trace = trace_.load(std::memory_order_relaxed)) {
+    trace->before_fork();
+  }
 }
 
 void Pager::after_fork(bool child) {
+  Trace* trace = trace_.load(std::memory_order_relaxed);
   store_->freeze();
   for (const auto& store : retired_) {
     store->freeze();
@@ -977,6 +1034,9 @@ void Pager::after_fork(bool child) {
     worker_runs_ = false;
     trace_.store(nullptr, std::memory_order_relaxed);
     observers_.fetch_and(~to_trace, std::memory_order_relaxed);
+  }
+  if (trace != nullptr) {
+    trace->after_fork();
   }
   log_.unlock();
   cache_.unlock();

@@ -141,6 +141,7 @@ class Pager final : private BlockSource {
   Status page_out(Lock* lock, Block* block, bool even_protected);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach);
   Status make_writable(Block* block);
+  void page_out_some(Lock* lock);
   Block* oldest_protected() const;
   bool can_leave(const Block& block, bool even_protected) const;
   bool trim_cache(std::uint64_t bytes);
@@ -151,7 +152,8 @@ class Pager final : private BlockSource {
   Block* block_at(BlockId id) const { return &chunks_[id / chunk_blocks][id % chunk_blocks]; }
   static void set_state(Block* block, State from, State to);
   void hold_faulted(Block* block);
-  void drop_faulted(bool all);
+  bool drop_faulted(std::uint64_t age);
+  bool drop_idle_faulted();
   void drain_events();
   void look_ahead();
   void work();
@@ -195,10 +197,8 @@ class Pager final : private BlockSource {
   alignas(64) std::atomic<std::uint64_t> clock_{0};
   alignas(64) std::atomic<std::uint64_t> allocated_bytes_{0};
   std::atomic<std::uint64_t> allocated_bytes_peak_{0};
-  std::atomic<std::uint64_t> allocated_blocks_{0};
   std::atomic<std::uint64_t> resident_bytes_{0};
   std::atomic<std::uint64_t> resident_bytes_peak_{0};
-  std::atomic<std::uint64_t> cached_allocations_{0};
 
   // Guarded by lock_.
   std::mutex lock_;
@@ -221,9 +221,12 @@ class Pager final : private BlockSource {
   std::vector<Block*> free_blocks_;
   struct Faulted {
     Pin pin;
-    std::uint64_t when;
+    const Thread* thread;
+    std::uint64_t when;  // clock_
   };
   std::deque<Faulted> faulted_;  // recently faulted in, kept for a while so that the access can be completed
+  std::vector<std::unique_ptr<Trace>> traces_;
+  std::uint64_t freed_uncached_ = 0;  // blocks that were freed without going to the cache
   Statistics counts_;            // the members that count; states are computed when asked for
 };
 

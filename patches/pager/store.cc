@@ -8,6 +8,7 @@
 #include <cerrno>
 #include <cstdlib>
 #include <cstring>
+#include <new>
 
 namespace lms {
 
@@ -48,6 +49,7 @@ class MemoryStore final : public Store {
     if (base == MAP_FAILED) {
       return nullptr;
     }
+    madvise(base, bytes, MADV_HUGEPAGE);  // advice: fewer faults while it fills
     return std::make_unique<MemorySegment>(static_cast<char*>(base), bytes);
   }
 
@@ -124,7 +126,10 @@ class FileStore final : public Store {
       return nullptr;
     }
     // Claims the disk space now: a full disk is an error here, where it can be reported, not in the middle of a copy.
-    const int error_number = posix_fallocate(file, 0, static_cast<off_t>(bytes));
+    int error_number = EINTR;
+    while (error_number == EINTR) {
+      error_number = posix_fallocate(file, 0, static_cast<off_t>(bytes));
+    }
     if (error_number != 0) {
       close(file);
       errno = error_number;
@@ -142,6 +147,15 @@ class FileStore final : public Store {
 }  // namespace
 
 bool Store::allocate(std::uint64_t bytes, Slot* slot) {
+  try {
+    return take_slot(bytes, slot);
+  } catch (const std::bad_alloc&) {
+    error_ = failure("enlarged", ENOMEM);
+    return false;
+  }
+}
+
+bool Store::take_slot(std::uint64_t bytes, Slot* slot) {
   for (const auto& segment : segments_) {
     if (segment->frozen) {
       continue;
@@ -154,7 +168,7 @@ bool Store::allocate(std::uint64_t bytes, Slot* slot) {
     }
   }
   // When the system refuses a large segment, a smaller one may still do.
-  std::uint64_t size = std::max({bytes, store_first_segment, total_ / store_growth});
+  std::uint64_t size = std::max({bytes, store_first_segment, writable_ / store_growth});
   std::unique_ptr<Segment> segment = grow(size);
   while (segment == nullptr && size > bytes) {
     size = std::max(bytes, size / 2);
@@ -165,7 +179,7 @@ bool Store::allocate(std::uint64_t bytes, Slot* slot) {
     return false;
   }
   *slot = Slot{this, segment.get(), segment->ranges.take(bytes)};
-  total_ += size;
+  writable_ += size;
   used_ += bytes;
   segments_.push_back(std::move(segment));
   return true;
@@ -177,14 +191,19 @@ void Store::release(const Slot& slot, std::uint64_t bytes) {
   if (!slot.segment->ranges.all_free()) {
     return;
   }
-  // The last empty segment is kept for what is written next, unless it can no longer be written.
-  if (segments_.size() == 1 && !slot.segment->frozen) {
-    return;
+  // One empty segment is kept: a store whose size swings around a boundary must not make a file at every swing.
+  const auto is_spare = [&](const std::unique_ptr<Segment>& segment) {
+    return segment.get() != slot.segment && !segment->frozen && segment->ranges.all_free();
+  };
+  if (!slot.segment->frozen) {
+    if (std::none_of(segments_.begin(), segments_.end(), is_spare)) {
+      return;
+    }
+    writable_ -= slot.segment->ranges.total();
   }
-  auto found = std::find_if(segments_.begin(), segments_.end(),
-                            [&](const std::unique_ptr<Segment>& segment) { return segment.get() == slot.segment; });
-  total_ -= (*found)->ranges.total();
-  segments_.erase(found);
+  segments_.erase(std::find_if(segments_.begin(), segments_.end(), [&](const std::unique_ptr<Segment>& segment) {
+    return segment.get() == slot.segment;
+  }));
 }
 
 void Store::freeze() {
@@ -194,6 +213,10 @@ void Store::freeze() {
   for (const auto& segment : segments_) {
     segment->frozen = true;
   }
+  writable_ = 0;
+  segments_.erase(std::remove_if(segments_.begin(), segments_.end(),
+                                 [](const std::unique_ptr<Segment>& segment) { return segment->ranges.all_free(); }),
+                  segments_.end());
 }
 
 std::unique_ptr<Store> make_memory_store() { return std::make_unique<MemoryStore>(); }

@@ -49,7 +49,8 @@ class Store {
   // Finds room for `bytes`, growing the store when needed. False when it cannot grow; error() says why.
   bool allocate(std::uint64_t bytes, Slot* slot);
 
-  // Gives the room of a slot back; a segment without slots goes back to the system.
+  // Gives the room of a slot back; segments without slots go back to the
+  // system, but for one.
   void release(const Slot& slot, std::uint64_t bytes);
 
   // Called in parent and child after a fork: from now on each writes only to segments of its own.
@@ -69,8 +70,10 @@ class Store {
   virtual bool shared_by_fork() const = 0;
 
  private:
+  bool take_slot(std::uint64_t bytes, Slot* slot);
+
   std::vector<std::unique_ptr<Segment>> segments_;
-  std::uint64_t total_ = 0;
+  std::uint64_t writable_ = 0;  // bytes of the segments that are not frozen
   std::uint64_t used_ = 0;
   std::string error_;
 };

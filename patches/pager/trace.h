@@ -23,6 +23,15 @@ class Trace {
   void end(std::uint32_t thread) { line('e', thread); }
   void use(const Event& event, std::uint32_t thread);
 
+  // Around a fork: the child must not write out again what the parent had buffered.
+  void before_fork() {
+    lock_.lock();
+    if (file_ != nullptr) {
+      std::fflush(file_);
+    }
+  }
+  void after_fork() { lock_.unlock(); }
+
   // Flushes and closes. False when not every line could be written.
   bool close();
 

@@ -13,12 +13,21 @@
 #include <c10/core/CPUAllocator.h>
 #include <torch/library.h>
 
+#include <algorithm>
 #include <atomic>
 #include <memory>
 #include <mutex>
 #include <string>
 #include <unordered_map>
 #include <vector>
+
+// A build of the framework says itself whether it has collectives; a wheel has them when it has their headers.
+#if defined(USE_DISTRIBUTED) || (!defined(CAFFE2_BUILD_MAIN_LIB) && __has_include(<torch/csrc/distributed/c10d/Work.hpp>))
+#define LMS_HAS_COLLECTIVES 1
+#include <torch/csrc/distributed/c10d/Work.hpp>
+#else
+#define LMS_HAS_COLLECTIVES 0
+#endif
 
 namespace {
 
@@ -34,14 +43,28 @@ std::atomic<uint64_t> cpu_min_size{0};
 }
 
 // An observer cannot make its operation fail: PyTorch logs what it throws and goes on. What went wrong there is kept
-// and reported by the thread's next allocation; until then the fault handler keeps the data right.
-thread_local lms::Status pending_failure;
+// and reported by the thread's next allocation, unless LMS was configured otherwise since; until then the fault handler
+// keeps the data right.
+struct PendingFailure {
+  lms::Status status;
+  uint64_t configuration = 0;
+  uint64_t limit = 0;
+};
+thread_local PendingFailure pending_failure;
+std::atomic<uint64_t> configuration{0};  // counts the calls that enabled LMS or changed its options
+
+void keep_failure(lms::Status status) {
+  pending_failure = PendingFailure{std::move(status), configuration.load(), cpu_pager.load()->limit()};
+}
 
 void throw_pending_failure() {
-  if (!pending_failure.ok()) {
-    lms::Status status;
-    std::swap(status, pending_failure);
-    throw_status(status);
+  if (pending_failure.status.ok()) {
+    return;
+  }
+  PendingFailure failure;
+  std::swap(failure, pending_failure);
+  if (failure.configuration == configuration.load() && failure.limit == cpu_pager.load()->limit()) {
+    throw_status(failure.status);
   }
 }
 
@@ -155,26 +178,35 @@ void visit_storages(const c10::IValue& value, const Visit& visit) {
   }
 }
 
-// Which arguments an operation may write: bit i for argument i; all of them where there are too many to tell.
-uint64_t written_arguments(const at::RecordFunction& function) {
+// What its schema says of an operation.
+struct OperationTraits {
+  uint64_t written = 0;  // bit i: may write argument i; all of them where there are too many to tell
+  bool ours = false;     // an operator of this file: it pins for itself, and reports its failures
+};
+
+const OperationTraits& operation_traits(const at::RecordFunction& function) {
   // Asking for the schema copies it. The overload's name lies inside the schema, so that its address stands for it.
-  thread_local std::unordered_map<const char*, uint64_t> known;
+  thread_local std::unordered_map<const char*, OperationTraits> known;
   const auto found = known.find(function.overload_name());
   if (found != known.end()) {
     return found->second;
   }
-  uint64_t written = 0;
+  OperationTraits traits;
   const auto schema = function.operator_schema();
   if (schema) {
     const auto& arguments = schema->arguments();
     for (size_t index = 0; index < arguments.size(); ++index) {
       if (arguments[index].alias_info() != nullptr && arguments[index].alias_info()->isWrite()) {
-        written |= index < 64 ? uint64_t{1} << index : ~uint64_t{0};
+        traits.written |= index < 64 ? uint64_t{1} << index : ~uint64_t{0};
       }
     }
+    // Collectives receive into tensors that their schemas do not mark as written.
+    if (schema->name().compare(0, 6, "c10d::") == 0) {
+      traits.written = ~uint64_t{0};
+    }
+    traits.ours = schema->name().compare(0, 5, "lms::") == 0;
   }
-  known.emplace(function.overload_name(), written);
-  return written;
+  return known.emplace(function.overload_name(), traits).first->second;
 }
 
 // The pins of the operations that are running on this thread, innermost last; an empty pin begins each operation's.
@@ -184,20 +216,78 @@ void pin_storage(lms::Pager* pager, const void* address, bool write, std::vector
   lms::Pin pin;
   lms::Status status = pager->pin(address, write, &pin);
   if (!status.ok()) {
-    pending_failure = std::move(status);
+    keep_failure(std::move(status));
   } else if (pin.block != nullptr) {
     pins->push_back(pin);
   }
 }
 
+#if LMS_HAS_COLLECTIVES
+// A collective goes on after its operation has returned, and hands its tensors to system calls, which fail on a block
+// that is away instead of faulting. So its pins stay until the work is done.
+class RunningCollectives {
+ public:
+  void add(c10::intrusive_ptr<c10d::Work> work, std::vector<lms::Pin> pins) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    running_.push_back(Collective{std::move(work), std::move(pins)});
+    count_.store(running_.size(), std::memory_order_relaxed);
+  }
+
+  // Drops the pins of those that are done.
+  void release_done(lms::Pager* pager) {
+    if (count_.load(std::memory_order_relaxed) == 0) {
+      return;
+    }
+    const std::lock_guard<std::mutex> guard(lock_);
+    const auto done = std::stable_partition(running_.begin(), running_.end(),
+                                            [](const Collective& entry) { return !entry.work->isCompleted(); });
+    for (auto entry = done; entry != running_.end(); ++entry) {
+      for (const lms::Pin& pin : entry->pins) {
+        pager->unpin(pin);
+      }
+    }
+    running_.erase(done, running_.end());
+    count_.store(running_.size(), std::memory_order_relaxed);
+  }
+
+ private:
+  struct Collective {
+    c10::intrusive_ptr<c10d::Work> work;
+    std::vector<lms::Pin> pins;
+  };
+  std::mutex lock_;
+  std::vector<Collective> running_;
+  std::atomic<size_t> count_{0};
+};
+
+RunningCollectives& running_collectives() {
+  static RunningCollectives& collectives = *new RunningCollectives;
+  return collectives;
+}
+
+// The unfinished work among an operation's outputs, or null.
+c10::intrusive_ptr<c10d::Work> unfinished_work(const at::RecordFunction& function) {
+  for (const c10::IValue& output : function.outputs()) {
+    if (output.isObject() && *output.type() == *c10::getCustomClassType<c10::intrusive_ptr<c10d::Work>>()) {
+      auto work = output.toCustomClass<c10d::Work>();
+      return work->isCompleted() ? nullptr : work;
+    }
+  }
+  return nullptr;
+}
+#endif
+
 std::unique_ptr<at::ObserverContext> begin_operation(const at::RecordFunction& function) {
   lms::Pager* pager = cpu_pager.load(std::memory_order_acquire);
+#if LMS_HAS_COLLECTIVES
+  running_collectives().release_done(pager);
+#endif
   pager->begin_scope();
   operation_pins.emplace_back();
   const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
-  const uint64_t written = written_arguments(function);
-  for (size_t index = 0; index < inputs.size(); ++index) {
-    const bool write = (written >> std::min<size_t>(index, 63) & 1) != 0;
+  const OperationTraits& traits = operation_traits(function);
+  for (size_t index = 0; index < inputs.size() && !traits.ours; ++index) {
+    const bool write = (traits.written >> std::min<size_t>(index, 63) & 1) != 0;
     visit_storages(inputs[index], [&](const void* address) { pin_storage(pager, address, write, &operation_pins); });
   }
   return nullptr;
@@ -208,6 +298,15 @@ void end_operation(const at::RecordFunction& function, at::ObserverContext* /*co
   for (const c10::IValue& output : function.outputs()) {
     visit_storages(output, [&](const void* address) { pager->mark_seen(address); });
   }
+#if LMS_HAS_COLLECTIVES
+  if (auto work = unfinished_work(function)) {
+    const auto first = std::find_if(operation_pins.rbegin(), operation_pins.rend(),
+                                    [](const lms::Pin& pin) { return pin.block == nullptr; })
+                           .base();
+    running_collectives().add(std::move(work), {first, operation_pins.end()});
+    operation_pins.erase(first, operation_pins.end());
+  }
+#endif
   while (!operation_pins.empty()) {
     const lms::Pin pin = operation_pins.back();
     operation_pins.pop_back();
@@ -295,6 +394,7 @@ lms_status lms_torch_cpu_enable(const lms_options* options, uint64_t min_size) {
     return status;
   }
   cpu_pager.store(reinterpret_cast<lms::Pager*>(pager), std::memory_order_release);
+  configuration.fetch_add(1);
   cpu_min_size.store(min_size, std::memory_order_relaxed);
   if (!cpu_enabled.exchange(true)) {
     cpu_allocator().set_stock(c10::GetCPUAllocator());
