@@ -41,12 +41,15 @@ void fault_call(const struct sigaction& handler, int signal_number, siginfo_t* i
 }
 
 void fault_pass_on(int signal_number, siginfo_t* info, void* context) {
-  // A handler that replaced ours has ours as its previous one, and may pass the fault back to us.
-  static thread_local bool passed_over = false;
-  if (fault_has_over_us && !passed_over) {
-    passed_over = true;
+  // A handler that replaced ours has ours as its previous one, and may pass the fault back to us, by a call or by
+  // raising it again: then we are deeper on the stack than where we passed it on. A mark that is not above us is left
+  // over from a handler that jumped out.
+  static thread_local const char* passed_on_at = nullptr;
+  const char* here = static_cast<const char*>(__builtin_frame_address(0));
+  if (fault_has_over_us && (passed_on_at == nullptr || here >= passed_on_at)) {
+    passed_on_at = here;
     fault_call(fault_over_us, signal_number, info, context);
-    passed_over = false;
+    passed_on_at = nullptr;
   } else {
     fault_call(fault_before_us, signal_number, info, context);
   }

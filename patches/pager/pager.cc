@@ -58,9 +58,7 @@ class PagerStall {
 Pager::Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena)
     : backend_(std::move(backend)),
       arena_(std::move(arena)),
-      page_bytes_(backend_->page_bytes()),
-      moved_(new std::condition_variable),
-      work_(new std::condition_variable) {}
+      page_bytes_(backend_->page_bytes()) {}
 
 void* Pager::operator new(std::size_t bytes) {
   void* memory = nullptr;
@@ -155,8 +153,8 @@ Status Pager::set_limit(std::uint64_t limit) {
 void Pager::shutdown() {
   Lock lock(lock_);
   stopping_ = true;
-  work_->notify_all();
-  moved_->wait(lock, [this] { return !worker_runs_ || !stopping_; });
+  work_.notify_all();
+  moved_.wait(&lock, [this] { return !worker_runs_ || !stopping_; });
   caching_.store(false, std::memory_order_relaxed);
   while (trim_cache(UINT64_MAX)) {
   }
@@ -255,7 +253,7 @@ void Pager::free(void* address) {
 
 void Pager::free_slow(Block* block) {
   Lock lock(lock_);
-  moved_->wait(lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
+  moved_.wait(&lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
   const std::uint64_t found = block->word.load(std::memory_order_relaxed);
   const State state = word::state(found);
   if (state == State::unused) {
@@ -342,7 +340,7 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out) {
         break;
       }
       if (word::state(found) == State::leaving || word::state(found) == State::arriving) {
-        moved_->wait(lock);
+        moved_.wait(&lock);
       } else if (word::state(found) == State::away) {
         status = page_in(&lock, block, write, Reach::demand);
         if (!status.ok()) {
@@ -370,7 +368,7 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out) {
   touch(block);
   note(block, write ? Use::write : Use::read);
   if (was_prefetched) {
-    work_->notify_one();  // there may be something else to look ahead for
+    work_.notify_one();  // there may be something else to look ahead for
   }
   return {};
 }
@@ -484,7 +482,7 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
     const BlockId id = policy_->victim(*this, missing);
     Block* victim = id != no_block ? block_at(id) : nullptr;
     if (victim == nullptr && copying_ > 0) {
-      moved_->wait(*lock);  // what is leaving makes room, what is arriving can leave again
+      moved_.wait(lock);  // what is leaving makes room, what is arriving can leave again
       continue;
     }
     if (victim == nullptr && (reach == Reach::demand ? drop_faulted(0) : drop_idle_faulted())) {
@@ -598,7 +596,7 @@ Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
     set_state(block, State::leaving, State::resident);
   }
   --in_transit_;
-  moved_->notify_all();
+  moved_.notify_all();
   return status;
 }
 
@@ -650,7 +648,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
     set_state(block, State::arriving, State::away);
   }
   --in_transit_;
-  moved_->notify_all();
+  moved_.notify_all();
   return status;
 }
 
@@ -711,7 +709,7 @@ Status Pager::restore_all() {
   over_limit_.store(false, std::memory_order_relaxed);
   for (BlockId id = 0; id < end(); ++id) {
     Block* block = block_at(id);
-    moved_->wait(lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
+    moved_.wait(&lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
     const std::uint64_t found = block->word.load(std::memory_order_acquire);
     Status status;
     if (word::state(found) == State::away) {
@@ -775,7 +773,7 @@ bool Pager::serve_fault(const void* address) {
         return false;
       }
       if (state == State::leaving || state == State::arriving) {
-        moved_->wait(lock);
+        moved_.wait(&lock);
       } else if (state == State::away) {
         const PagerStall stall(&counts_.stall_ns);
         ++counts_.faults;
@@ -893,7 +891,7 @@ void Pager::look_ahead() {
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }
-  work_->notify_one();
+  work_.notify_one();
 }
 
 void Pager::work() {
@@ -914,10 +912,10 @@ void Pager::work() {
         continue;
       }
     }
-    work_->wait(lock);
+    work_.wait(&lock);
   }
   worker_runs_ = false;
-  moved_->notify_all();
+  moved_.notify_all();
 }
 
 // ------------------------------------------------------------------------------------------------ reports
@@ -1012,7 +1010,7 @@ Status Pager::stop_trace() {
 
 void Pager::before_fork() {
   Lock lock(lock_);
-  moved_->wait(lock, [this] { return in_transit_ == 0; });
+  moved_.wait(&lock, [this] { return in_transit_ == 0; });
   lock.release();  // held across the fork, so that the child finds everything whole
   cache_.lock();
   log_.lock();
@@ -1029,8 +1027,8 @@ void Pager::after_fork(bool child) {
   }
   if (child) {
     // The threads that waited on these, and the worker, are not in the child; nor may it write the parent's trace.
-    moved_ = new std::condition_variable;
-    work_ = new std::condition_variable;
+    moved_.forget_waiters();
+    work_.forget_waiters();
     worker_runs_ = false;
     trace_.store(nullptr, std::memory_order_relaxed);
     observers_.fetch_and(~to_trace, std::memory_order_relaxed);

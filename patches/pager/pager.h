@@ -6,7 +6,6 @@
 #define LMS_PAGER_H
 
 #include <atomic>
-#include <condition_variable>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -19,6 +18,7 @@
 #include "backend.h"
 #include "block.h"
 #include "cache.h"
+#include "condition.h"
 #include "event_log.h"
 #include "policy.h"
 #include "statistics.h"
@@ -202,8 +202,8 @@ class Pager final : private BlockSource {
 
   // Guarded by lock_.
   std::mutex lock_;
-  std::condition_variable* moved_;  // a block left or arrived. Pointers: a forked child needs fresh ones.
-  std::condition_variable* work_;   // the worker has something to look at
+  Condition moved_;  // a block left or arrived
+  Condition work_;   // the worker has something to look at
   bool worker_runs_ = false;
   bool stopping_ = false;
   bool unlimited_ = false;

@@ -1,0 +1,147 @@
+// Which blocks are away when, in an iteration that repeats itself: the cheapest choice of gaps such that what is resident
+// fits the limit at every moment.
+//
+// A gap is a span in which a block is not used. Evicting a block in a gap costs its bytes in, if it is used again
+// afterwards, and its bytes out, unless its contents were written out in an earlier gap already. Choosing gaps that cover
+// the excess over the limit is a covering problem. It is solved greedily: at the moment of the largest excess, take the
+// gap that brings most per byte moved, where a gap brings what it takes off that excess, times the number of moments with
+// an excess that it spans; at the end, drop what turned out to be unnecessary.
+#ifndef LMS_EVICTION_PLAN_H
+#define LMS_EVICTION_PLAN_H
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdint>
+#include <vector>
+
+namespace lms {
+
+class EvictionPlan {
+ public:
+  struct Gap {
+    std::uint32_t begin;    // its first moment
+    std::uint32_t length;   // in moments; it goes on at moment 0 after the last one
+    std::uint64_t bytes;    // of the block
+    std::uint64_t read;     // bytes that its end costs
+    std::uint32_t version;  // of the contents
+    bool chosen;
+  };
+
+  // Sets `chosen` in every gap. excess: by moment, the bytes over the limit while nothing is away; afterwards those that
+  // remain (positive where no choice of gaps would do). written: by version, the bytes that its first eviction costs.
+  // work: about how many elementary operations to spend on choosing well.
+  static void solve(std::vector<std::int64_t>* excess, std::vector<std::uint64_t>* written, std::vector<Gap>* gaps,
+                    std::uint64_t work) {
+    EvictionPlan plan(excess, written, gaps);
+    plan.choose(work);
+    plan.drop_unnecessary();
+  }
+
+ private:
+  struct Scored {
+    double score;
+    std::size_t gap;
+  };
+
+  EvictionPlan(std::vector<std::int64_t>* excess, std::vector<std::uint64_t>* written, std::vector<Gap>* gaps)
+      : excess_(*excess), written_(*written), gaps_(*gaps), unpaid_(*written) {}
+
+  std::size_t moments() const { return excess_.size(); }
+
+  bool spans(const Gap& gap, std::size_t moment) const {
+    const std::size_t offset = moment >= gap.begin ? moment - gap.begin : moment + moments() - gap.begin;
+    return offset < gap.length;
+  }
+
+  template <typename Action>
+  void for_each_moment(const Gap& gap, Action action) {
+    const std::size_t end = std::size_t{gap.begin} + gap.length;
+    for (std::size_t i = gap.begin; i < std::min(end, moments()); ++i) action(&excess_[i]);
+    for (std::size_t i = 0; i + moments() < end; ++i) action(&excess_[i]);
+  }
+
+  void take(std::size_t index) {
+    Gap& gap = gaps_[index];
+    gap.chosen = true;
+    unpaid_[gap.version] = 0;
+    const std::int64_t bytes = static_cast<std::int64_t>(gap.bytes);
+    for_each_moment(gap, [bytes](std::int64_t* excess) { *excess -= bytes; });
+  }
+
+  double score(const Gap& gap, std::int64_t worst) const {
+    const std::size_t end = std::size_t{gap.begin} + gap.length;
+    std::uint32_t helped = over_[std::min(end, moments())] - over_[gap.begin];
+    if (end > moments()) helped += over_[end - moments()];
+    const double taken = static_cast<double>(std::min(static_cast<std::int64_t>(gap.bytes), worst));
+    return helped * taken / static_cast<double>(gap.read + unpaid_[gap.version] + 1);
+  }
+
+  void choose(std::uint64_t work) {
+    std::uint64_t spent = 0;
+    std::vector<Scored> scored;
+    std::vector<bool> hopeless(moments(), false);
+    for (Gap& gap : gaps_) gap.chosen = false;
+    while (true) {
+      std::size_t worst = moments();
+      over_.assign(1, 0);
+      for (std::size_t moment = 0; moment < moments(); ++moment) {
+        const bool over = excess_[moment] > 0 && !hopeless[moment];
+        over_.push_back(over_.back() + (over ? 1 : 0));
+        if (over && (worst == moments() || excess_[moment] > excess_[worst])) worst = moment;
+      }
+      if (worst == moments()) return;
+      scored.clear();
+      for (std::size_t i = 0; i < gaps_.size(); ++i) {
+        if (!gaps_[i].chosen && spans(gaps_[i], worst)) scored.push_back(Scored{score(gaps_[i], excess_[worst]), i});
+      }
+      spent += 4 * moments() + gaps_.size();
+      if (scored.empty()) {
+        hopeless[worst] = true;
+        continue;
+      }
+      const auto better = [](const Scored& a, const Scored& b) {
+        return a.score != b.score ? a.score > b.score : a.gap < b.gap;
+      };
+      if (spent < work) {
+        take(std::min_element(scored.begin(), scored.end(), better)->gap);
+        continue;
+      }
+      // Past the allowance: take the best in order until this moment is covered.
+      std::sort(scored.begin(), scored.end(), better);
+      for (const Scored& next : scored) {
+        if (excess_[worst] <= 0) break;
+        take(next.gap);
+      }
+    }
+  }
+
+  void drop_unnecessary() {
+    std::vector<std::size_t> chosen;
+    for (std::size_t i = 0; i < gaps_.size(); ++i) {
+      if (gaps_[i].chosen) chosen.push_back(i);
+    }
+    std::sort(chosen.begin(), chosen.end(), [this](std::size_t a, std::size_t b) {
+      const std::uint64_t cost_a = gaps_[a].read + written_[gaps_[a].version];
+      const std::uint64_t cost_b = gaps_[b].read + written_[gaps_[b].version];
+      return cost_a != cost_b ? cost_a > cost_b : a < b;
+    });
+    for (const std::size_t index : chosen) {
+      Gap& gap = gaps_[index];
+      const std::int64_t bytes = static_cast<std::int64_t>(gap.bytes);
+      bool needed = false;
+      for_each_moment(gap, [&](const std::int64_t* excess) { needed = needed || *excess + bytes > 0; });
+      if (needed) continue;
+      gap.chosen = false;
+      for_each_moment(gap, [bytes](std::int64_t* excess) { *excess += bytes; });
+    }
+  }
+
+  std::vector<std::int64_t>& excess_;
+  const std::vector<std::uint64_t>& written_;
+  std::vector<Gap>& gaps_;
+  std::vector<std::uint64_t> unpaid_;  // written_, 0 once a gap of that version is chosen
+  std::vector<std::uint32_t> over_;    // by moment: moments before it with an excess
+};
+
+}  // namespace lms
+#endif  // LMS_EVICTION_PLAN_H

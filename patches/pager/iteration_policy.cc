@@ -1,0 +1,638 @@
+#include "iteration_policy.h"
+
+#include <algorithm>
+
+#include "eviction_plan.h"
+
+namespace lms {
+namespace {
+
+constexpr std::uint32_t iteration_no_step = UINT32_MAX;
+constexpr std::size_t iteration_history_first = std::size_t{1} << 14;
+constexpr std::size_t iteration_history_most = std::size_t{1} << 18;
+constexpr unsigned iteration_gram = 8;                // uses in a gram
+constexpr std::uint64_t iteration_agree = 24;         // uses that must agree before a cycle is adopted
+constexpr std::uint64_t iteration_agree_alone = 96;   // the same without a long-lived block among them
+constexpr std::uint64_t iteration_agree_most = 256;   // more are not compared
+constexpr unsigned iteration_places = 192;            // earlier places tried at a time
+constexpr unsigned iteration_strikes = 6;             // uses by unexpected blocks that make a departure
+constexpr std::uint64_t iteration_fresh = 64;         // uses for which an order of candidates serves
+constexpr std::uint64_t iteration_settled = 32;       // uses that a cycle must foresee before it is worth a plan
+constexpr std::int64_t iteration_credit = 8;          // per event
+constexpr std::int64_t iteration_credit_most = std::int64_t{1} << 20;
+constexpr std::uint64_t iteration_plan_work = 4000000;
+
+std::uint64_t iteration_mix(std::uint64_t x) {
+  x ^= x >> 31;
+  x *= 0x9e3779b97f4a7c15U;
+  return x ^ (x >> 29);
+}
+
+bool iteration_is_use(Use use) { return use == Use::read || use == Use::write; }
+
+}  // namespace
+
+void IterationPolicy::note(const Event& event) {
+  if (event.block == no_block) return;
+  lru_.note(event);
+  remember(event);
+  if (following_ && !follow(event)) {
+    following_ = false;
+    ++departures_;
+    learn();
+  }
+  Track& block = track(event.block);
+  if (event.use == Use::free) {
+    unbind(event.block);
+    block = Track{0, iteration_no_step, false, false, false};
+  } else {
+    if (event.use == Use::allocate) block.birth = now_;
+    block.alive = true;
+  }
+  if (!following_ && !rejoin() && credit_ >= iteration_places) learn();
+}
+
+// ------------------------------------------------------------------------------------------------ history
+
+IterationPolicy::Position& IterationPolicy::gram_head(std::uint64_t gram) {
+  return gram_heads_[iteration_mix(gram) & (gram_heads_.size() - 1)];
+}
+
+IterationPolicy::Track& IterationPolicy::track(BlockId block) {
+  if (block >= tracks_.size()) {
+    tracks_.resize(std::size_t{block} + 1, Track{0, iteration_no_step, false, false, false});
+  }
+  return tracks_[block];
+}
+
+void IterationPolicy::remember(const Event& event) {
+  if (now_ + 1 >= history_.size() && history_.size() < iteration_history_most) {
+    history_.resize(std::max(iteration_history_first, history_.size() * 2));
+    gram_heads_.assign(history_.size(), 0);
+    for (Position position = 1; position <= now_; ++position) {  // the ring has not wrapped yet
+      Position& head = gram_head(record(position).gram);
+      record(position).before = head;
+      head = position;
+    }
+  }
+  const Record& last = record(now_);
+  const std::uint64_t allocated = last.allocated + (event.use == Use::allocate ? event.bytes : 0);
+  const std::uint64_t freed = last.freed + (event.use == Use::free ? event.bytes : 0);
+  ++now_;
+  gram_ = gram_ << 8 | (iteration_mix(event.bytes * 4 + static_cast<std::uint64_t>(event.use) + 1) & 255);
+  Position& head = gram_head(gram_);
+  record(now_) = Record{event, gram_, head, allocated, freed};
+  head = now_;
+  credit_ = std::min(credit_ + iteration_credit, iteration_credit_most);
+}
+
+// How many of the last uses equal those `length` before.
+IterationPolicy::Match IterationPolicy::match(Position length) {
+  Match result{length, 0, false};
+  const Position most = std::min(iteration_agree_most, now_ - oldest() + 1 - length);
+  for (; result.uses < most; ++result.uses) {
+    const Position position = now_ - result.uses;
+    const Event& newer = record(position).event;
+    const Event& older = record(position - length).event;
+    if (newer.use != older.use || newer.bytes != older.bytes) break;
+    if (!iteration_is_use(newer.use)) continue;
+    const Track& block = track(older.block);
+    const bool lives = block.alive && block.birth <= position - length;
+    if (newer.block == older.block) {
+      result.same_block = result.same_block || lives;
+    } else if (lives) {
+      break;  // what was used there and still lives should have been used here
+    }
+  }
+  credit_ -= static_cast<std::int64_t>(result.uses) + 1;
+  return result;
+}
+
+bool IterationPolicy::balanced(Position length) {
+  const std::uint64_t allocated = record(now_).allocated - record(now_ - length).allocated;
+  const std::uint64_t freed = record(now_).freed - record(now_ - length).freed;
+  return (allocated > freed ? allocated - freed : freed - allocated) * 32 <= allocated;
+}
+
+// Looks for the length of an iteration among the places where the last uses occurred before. True when it adopted one.
+bool IterationPolicy::learn() {
+  if (credit_ < iteration_places) return false;
+  Match best{0, 0, false};
+  Position place = record(now_).before;
+  for (unsigned tried = 0; place > oldest() && place < now_ && tried < iteration_places; ++tried) {
+    const Match found = match(now_ - place);
+    const bool enough = found.uses >= (found.same_block ? iteration_agree : iteration_agree_alone);
+    if (enough && found.uses > best.uses && found.length >= iteration_agree && balanced(found.length)) best = found;
+    if (best.uses == iteration_agree_most) break;
+    const Position before = record(place).before;
+    if (before >= place) break;
+    place = before;
+  }
+  if (best.length == 0) return false;
+  credit_ -= static_cast<std::int64_t>(best.length);
+  adopt(best.length);
+  return true;
+}
+
+// ------------------------------------------------------------------------------------------------ cycle
+
+IterationPolicy::Step& IterationPolicy::step_head(std::uint64_t gram) {
+  return step_heads_[iteration_mix(gram) & (step_heads_.size() - 1)];
+}
+
+// When a step comes next, if the program goes on as foreseen.
+IterationPolicy::Position IterationPolicy::position_of(Step step) const {
+  return now_ + 1 + (step >= cursor_ ? step - cursor_ : step + cycle_.size() - cursor_);
+}
+
+// The step that comes at a position still to come.
+IterationPolicy::Step IterationPolicy::step_at(Position position) const {
+  return static_cast<Step>((cursor_ + (position - now_ - 1)) % cycle_.size());
+}
+
+// Makes the last `length` uses the cycle, and follows it.
+void IterationPolicy::adopt(Position length) {
+  const Position begin = now_ - length + 1;
+  std::size_t heads = 256;
+  while (heads < length) heads *= 2;
+  step_heads_.assign(heads, iteration_no_step);
+  cycle_.clear();
+  for (Position position = begin; position <= now_; ++position) {
+    const Record& old = record(position);
+    Step& head = step_head(old.gram);
+    cycle_.push_back(CycleStep{old.event.bytes, old.gram, iteration_no_step, head, 0, no_block, no_block, old.event.use,
+                               false});
+    head = static_cast<Step>(position - begin);
+  }
+  for (Track& block : tracks_) block.last = iteration_no_step;
+  join_lives(begin);
+  form_groups();
+  cursor_ = 0;
+  strikes_ = 0;
+  following_ = true;
+  joined_ = now_;
+  planned_ = false;
+  sorted_at_ = 0;
+}
+
+// Finds, for every step, the next step that uses the same block. A block that outlives the end of the cycle goes on at
+// its beginning: in the same block's first step, or, if it was born inside, in that of its predecessor, the block that
+// died in the cycle and whose last use lies as long before the beginning as this one's before the end.
+void IterationPolicy::join_lives(Position begin) {
+  struct Life {
+    std::uint64_t bytes;
+    Position used;  // the predecessor's last use, an iteration later
+    Step step;      // the last step of a block that lives on, or the first of one that died
+  };
+  struct Scan {
+    Step next = iteration_no_step;
+    Step tail = iteration_no_step;  // the last step, of a block that outlives the cycle
+    bool born = false;              // what comes before belongs to another block with that id
+    Position used = 0;
+  };
+  const Position length = cycle_.size();
+  std::vector<Scan> scans(tracks_.size());
+  std::vector<Life> heads;
+  std::vector<Life> tails;
+  for (Step step = static_cast<Step>(length); step-- > 0;) {
+    const Event& event = record(begin + step).event;
+    Scan& scan = scans[event.block];
+    if (event.use == Use::free) {
+      scan.next = step;
+      scan.tail = iteration_no_step;
+      continue;
+    }
+    cycle_[step].next = scan.next;
+    if (scan.next == iteration_no_step && !scan.born) {
+      scan.tail = step;
+      track(event.block).last = step;
+    }
+    scan.next = step;
+    if (event.use == Use::allocate) {
+      if (scan.tail != iteration_no_step) tails.push_back(Life{event.bytes, begin + scan.tail, scan.tail});
+      scan.next = scan.tail = iteration_no_step;
+      scan.born = true;
+    }
+  }
+  for (Position position = begin; position-- > std::max(oldest(), begin > length ? begin - length : 0);) {
+    Scan& scan = scans[record(position).event.block];
+    if (scan.used == 0) scan.used = position;
+  }
+  for (BlockId id = 0; id < scans.size(); ++id) {
+    const Scan& scan = scans[id];
+    if (scan.next == iteration_no_step) continue;
+    if (scan.tail == iteration_no_step) {
+      heads.push_back(Life{cycle_[scan.next].bytes, scan.used == 0 ? 0 : scan.used + length, scan.next});
+      continue;
+    }
+    cycle_[scan.tail].next = scan.next;
+    for (Step step = scan.next;; step = cycle_[step].next) {
+      cycle_[step].block = id;
+      if (step == scan.tail) break;
+    }
+  }
+  // Exact predecessors first; the rest by size, the latest to the latest.
+  const auto later = [](const Life& a, const Life& b) {
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.used != b.used ? a.used > b.used : a.step > b.step;
+  };
+  for (const bool exact : {true, false}) {
+    std::sort(heads.begin(), heads.end(), later);
+    std::sort(tails.begin(), tails.end(), later);
+    std::vector<Life> other_heads;
+    std::vector<Life> other_tails;
+    std::size_t t = 0;
+    for (std::size_t h = 0; h < heads.size(); ++h) {
+      const auto before = [&](const Life& tail) {
+        return tail.bytes > heads[h].bytes || (exact && tail.bytes == heads[h].bytes && tail.used > heads[h].used);
+      };
+      while (t < tails.size() && before(tails[t])) other_tails.push_back(tails[t++]);
+      if (t < tails.size() && tails[t].bytes == heads[h].bytes && (!exact || tails[t].used == heads[h].used)) {
+        cycle_[tails[t++].step].next = heads[h].step;
+      } else {
+        other_heads.push_back(heads[h]);
+      }
+    }
+    other_tails.insert(other_tails.end(), tails.begin() + static_cast<std::ptrdiff_t>(t), tails.end());
+    heads.swap(other_heads);
+    tails.swap(other_tails);
+  }
+  for (BlockId id = 0; id < tracks_.size(); ++id) {
+    const Step last = tracks_[id].last;
+    if (last != iteration_no_step && cycle_[last].next != iteration_no_step) cycle_[cycle_[last].next].expected = id;
+  }
+}
+
+// The policy does not see where operations begin and end, but an operation uses its inputs before it allocates and frees,
+// and a block that is used twice in a row is used by two operations.
+void IterationPolicy::form_groups() {
+  const Step no_group = iteration_no_step;
+  std::vector<std::uint32_t> used_in(cycle_.size(), no_group);  // by step: the group in which its block was used before
+  std::uint32_t group = 0;
+  for (Step step = 0; step < cycle_.size(); ++step) {
+    const bool is_use = iteration_is_use(cycle_[step].use);
+    const bool new_operation = step > 0 && is_use && (!iteration_is_use(cycle_[step - 1].use) || used_in[step] == group);
+    if (new_operation) ++group;
+    cycle_[step].group = group;
+    const Step next = cycle_[step].next;
+    if (is_use && next != iteration_no_step && next > step) used_in[next] = group;
+  }
+}
+
+// True when the program did what the step at the cursor foresees; the cursor moves on then.
+bool IterationPolicy::follow(const Event& event) {
+  const CycleStep& step = cycle_[cursor_];
+  if (step.use != event.use || step.bytes != event.bytes) return false;
+  if (event.use != Use::allocate) {
+    if (step.expected == event.block) {
+      if (strikes_ > 0 && cursor_ % 8 == 0) --strikes_;
+    } else {
+      if (step.expected != no_block && ++strikes_ > iteration_strikes) return false;
+      unbind(event.block);
+    }
+  }
+  const Step done = cursor_;
+  cursor_ = after(cursor_);
+  bind(event.block, done);
+  ++foreseen_;
+  return true;
+}
+
+// `step` is the last that used the block.
+void IterationPolicy::bind(BlockId block, Step step) {
+  Track& used = track(block);
+  used.last = step;
+  used.fetched = used.stays = false;
+  const Step next = cycle_[step].next;
+  if (next != iteration_no_step) cycle_[next].expected = block;
+  if (planned_ && cycle_[step].leaves) push(&openings_, span_of(block), later_last);
+}
+
+void IterationPolicy::unbind(BlockId block) {
+  Track& dead = track(block);
+  if (dead.last == iteration_no_step) return;
+  const Step next = cycle_[dead.last].next;
+  if (next != iteration_no_step && cycle_[next].expected == block) cycle_[next].expected = no_block;
+  dead.last = iteration_no_step;
+}
+
+// After a departure: true when the last uses are those that end at a step of the cycle, which is followed from there.
+bool IterationPolicy::rejoin() {
+  if (cycle_.empty() || now_ < oldest() + iteration_gram || credit_ < iteration_places) return false;
+  const Step length = static_cast<Step>(cycle_.size());
+  Step best = iteration_no_step;
+  Step best_ahead = 0;
+  unsigned best_evidence = 0;
+  unsigned tried = 0;
+  for (Step end = step_head(gram_); end != iteration_no_step && tried < iteration_places; end = cycle_[end].same_gram) {
+    ++tried;
+    unsigned evidence = 0;
+    unsigned uses = 0;
+    Step step = end;
+    for (; uses < std::min<Position>(2 * iteration_gram, length); ++uses) {
+      if (now_ - uses < oldest()) break;
+      const Event& event = record(now_ - uses).event;
+      const CycleStep& then = cycle_[step];
+      if (event.use != then.use || event.bytes != then.bytes) break;
+      if (then.block != no_block && then.block != event.block) break;
+      evidence += 1 + (then.expected == event.block ? 4 : 0);
+      step = step == 0 ? length - 1 : step - 1;
+    }
+    credit_ -= uses + 1;
+    if (uses < iteration_gram) continue;
+    const Step ahead = end >= cursor_ ? end - cursor_ : end + length - cursor_;
+    if (evidence > best_evidence || (evidence == best_evidence && ahead < best_ahead)) {
+      best = end;
+      best_ahead = ahead;
+      best_evidence = evidence;
+    }
+  }
+  if (best == iteration_no_step) return false;
+  rejoin_after(best);
+  return true;
+}
+
+// Blocks that should have been used between the departure and `step` are expected at their next steps.
+void IterationPolicy::rejoin_after(Step step) {
+  const Step length = static_cast<Step>(cycle_.size());
+  const Step end = after(step);
+  const Step departed = cursor_;
+  cursor_ = end;
+  for (Step skipped = departed; skipped != end; skipped = after(skipped)) {
+    const BlockId block = cycle_[skipped].expected;
+    if (block == no_block) continue;
+    cycle_[skipped].expected = no_block;
+    if (tracks_[block].alive) bind(block, skipped);
+  }
+  credit_ -= end >= departed ? end - departed : end + length - departed;
+  for (unsigned i = iteration_gram; i-- > 0;) {
+    const Event& event = record(now_ - i).event;
+    if (event.use == Use::free || !track(event.block).alive) continue;
+    unbind(event.block);
+    bind(event.block, step >= i ? step - i : step + length - i);
+  }
+  strikes_ = 0;
+  following_ = true;
+  joined_ = now_;
+  knows_absent_ = false;
+  sorted_at_ = 0;
+}
+
+// ------------------------------------------------------------------------------------------------ plan
+
+void IterationPolicy::ensure_plan(const BlockSource& blocks) {
+  if (planned_ ? planned_limit_ == blocks.limit() : now_ - joined_ < iteration_settled) return;
+  make_plan(blocks.limit());
+}
+
+void IterationPolicy::make_plan(std::uint64_t limit) {
+  const Step length = static_cast<Step>(cycle_.size());
+  const std::uint32_t groups = cycle_.back().group + 1;
+  // Contents by the step that wrote them. What no step writes stays clean once it was evicted.
+  std::vector<std::uint64_t> written(std::size_t{length} + 1, 0);
+  std::vector<Step> version(length, length);
+  std::vector<std::int64_t> change(std::size_t{length} + 1, 0);
+  for (Step step = 0; step < length; ++step) {
+    const CycleStep& used = cycle_[step];
+    if (used.next == iteration_no_step) continue;
+    const std::int64_t bytes = static_cast<std::int64_t>(used.bytes);
+    change[step] += bytes;
+    change[used.next] -= bytes;
+    if (used.next <= step) change[0] += bytes;
+    if (used.use != Use::write && used.use != Use::allocate) continue;
+    written[step] = used.bytes;
+    version[step] = step;
+    for (Step then = used.next; then != step && then != iteration_no_step && cycle_[then].use == Use::read;
+         then = cycle_[then].next) {
+      version[then] = step;
+    }
+  }
+  std::vector<std::int64_t> live(groups, 0);
+  std::int64_t now = 0;
+  for (Step step = 0; step < length; ++step) {
+    now += change[step];
+    live[cycle_[step].group] = std::max(live[cycle_[step].group], now);
+  }
+  std::vector<EvictionPlan::Gap> gaps;
+  std::vector<Step> gap_step;
+  for (Step step = 0; step < length; ++step) {
+    cycle_[step].leaves = false;
+    const Step next = cycle_[step].next;
+    if (next == iteration_no_step) continue;
+    const std::uint32_t begin = cycle_[step].group + 1;
+    const std::uint32_t end = cycle_[next].group + (next > step ? 0 : groups);
+    if (end <= begin) continue;
+    const std::uint64_t read = cycle_[next].use == Use::free ? 0 : cycle_[step].bytes;
+    gaps.push_back(EvictionPlan::Gap{begin % groups, end - begin, cycle_[step].bytes, read, version[step], false});
+    gap_step.push_back(step);
+  }
+  std::vector<std::int64_t> excess(live);
+  for (std::int64_t& bytes : excess) bytes -= static_cast<std::int64_t>(limit);
+  EvictionPlan::solve(&excess, &written, &gaps, iteration_plan_work);
+  for (std::size_t i = 0; i < gaps.size(); ++i) cycle_[gap_step[i]].leaves = gaps[i].chosen;
+  resident_.clear();
+  for (const std::int64_t bytes : excess) {
+    resident_.push_back(static_cast<std::uint64_t>(bytes + static_cast<std::int64_t>(limit)));
+  }
+  planned_ = true;
+  planned_limit_ = limit;
+  openings_.clear();
+  stays_.clear();
+  knows_absent_ = false;
+  for (BlockId id = 0; id < tracks_.size(); ++id) {
+    tracks_[id].stays = tracks_[id].fetched = false;
+    const Span span = span_of(id);
+    if (span.next != 0 && cycle_[span.last].leaves) push(&openings_, span, later_last);
+  }
+}
+
+// The span in which the block is not used, as far as is foreseen; `next` is 0 when nothing is.
+IterationPolicy::Span IterationPolicy::span_of(BlockId block) const {
+  const Step last = block < tracks_.size() ? tracks_[block].last : iteration_no_step;
+  const Step next = last != iteration_no_step ? cycle_[last].next : iteration_no_step;
+  return Span{next != iteration_no_step ? position_of(next) : 0, block, last};
+}
+
+bool IterationPolicy::is_current(const Span& span) const {
+  return tracks_[span.block].last == span.last && span.next > now_;
+}
+
+void IterationPolicy::push(std::vector<Span>* heap, const Span& span, SpanOrder order) {
+  if (heap->size() > 2 * tracks_.size() + 64) {  // most are out of date
+    heap->erase(std::remove_if(heap->begin(), heap->end(), [this](const Span& old) { return !is_current(old); }),
+                heap->end());
+    std::make_heap(heap->begin(), heap->end(), order);
+  }
+  heap->push_back(span);
+  std::push_heap(heap->begin(), heap->end(), order);
+}
+
+// The block is resident although the plan has it away until its next use.
+void IterationPolicy::stay(const Span& span, std::uint64_t bytes) {
+  tracks_[span.block].stays = true;
+  const Stay stay{span.next, bytes, span.block};
+  stays_.insert(std::upper_bound(stays_.begin(), stays_.end(), stay,
+                                 [](const Stay& a, const Stay& b) { return a.next < b.next; }),
+                stay);
+}
+
+// Of the blocks that the plan lets go and that can leave now, the one that is needed last. `early`: only one that has to
+// leave some time before its next use; the others stay.
+BlockId IterationPolicy::next_open(const BlockSource& blocks, bool early) {
+  BlockId found = no_block;
+  held_.clear();
+  while (!openings_.empty() && found == no_block) {
+    const Span opening = openings_.front();
+    std::pop_heap(openings_.begin(), openings_.end(), later_last);
+    openings_.pop_back();
+    if (!is_current(opening) || tracks_[opening.block].stays || opening.block >= blocks.end()) continue;
+    const BlockState state = blocks.state(opening.block);
+    if (state.away) continue;
+    if (state.evictable && early && fits_until(opening.next, state.bytes)) {
+      stay(opening, state.bytes);
+      continue;
+    }
+    held_.push_back(opening);
+    if (state.evictable) found = opening.block;
+  }
+  for (const Span& opening : held_) push(&openings_, opening, later_last);
+  return found;
+}
+
+// Belady's rule, weighed by what the eviction costs: for what the plan did not foresee.
+void IterationPolicy::sort_candidates(const BlockSource& blocks) {
+  candidates_.clear();
+  next_candidate_ = 0;
+  sorted_at_ = now_;
+  const double length = static_cast<double>(cycle_.size());
+  const BlockId end = blocks.end();
+  for (BlockId id = 0; id < end; ++id) {
+    const BlockState state = blocks.state(id);
+    if (!state.evictable) continue;
+    const Step last = id < tracks_.size() ? tracks_[id].last : iteration_no_step;
+    double distance = length;
+    double cost = state.clean ? 1 : 2;
+    if (last != iteration_no_step) {
+      const Step next = cycle_[last].next;
+      distance = next == iteration_no_step ? 2 * length : static_cast<double>(position_of(next) - now_);
+      if (next != iteration_no_step && cycle_[next].use == Use::free) cost -= 1;
+    }
+    candidates_.push_back(Candidate{distance / (cost + 0.01), id, last});
+  }
+  std::sort(candidates_.begin(), candidates_.end(), [](const Candidate& a, const Candidate& b) {
+    return a.score != b.score ? a.score > b.score : a.block < b.block;
+  });
+}
+
+BlockId IterationPolicy::farthest(const BlockSource& blocks) {
+  for (bool sorted = false;; sorted = true) {
+    if (sorted || sorted_at_ == 0 || now_ - sorted_at_ > iteration_fresh) sort_candidates(blocks);
+    for (; next_candidate_ < candidates_.size(); ++next_candidate_) {
+      const Candidate& candidate = candidates_[next_candidate_];
+      const Step last = candidate.block < tracks_.size() ? tracks_[candidate.block].last : iteration_no_step;
+      if (last == candidate.last && candidate.block < blocks.end() && blocks.state(candidate.block).evictable) {
+        return candidate.block;
+      }
+    }
+    if (sorted) return no_block;
+  }
+}
+
+BlockId IterationPolicy::victim(const BlockSource& blocks, std::uint64_t bytes) {
+  if (!following_) {
+    knows_absent_ = false;
+    return lru_.victim(blocks, bytes);
+  }
+  ensure_plan(blocks);
+  BlockId id = planned_ ? next_open(blocks, false) : no_block;
+  if (id == no_block) id = farthest(blocks);
+  if (id != no_block) leave(id);
+  return id;
+}
+
+BlockId IterationPolicy::early_victim(const BlockSource& blocks) {
+  if (!following_) return no_block;
+  ensure_plan(blocks);
+  if (!planned_) return no_block;
+  const BlockId id = next_open(blocks, true);
+  if (id != no_block) leave(id);
+  return id;
+}
+
+void IterationPolicy::leave(BlockId id) {
+  const Span span = span_of(id);
+  if (span.next == 0) return;
+  if (tracks_[id].stays) {
+    tracks_[id].stays = false;
+    stays_.erase(std::remove_if(stays_.begin(), stays_.end(), [id](const Stay& stay) { return stay.block == id; }),
+                 stays_.end());
+  }
+  if (iteration_is_use(cycle_[cycle_[span.last].next].use)) push(&absent_, span, sooner_last);
+}
+
+// The most bytes that are resident under the plan in the steps from `begin` up to before `end`.
+std::uint64_t IterationPolicy::most_resident(Step begin, Step end) const {
+  std::uint64_t most = 0;
+  const std::uint32_t last = cycle_[end == 0 ? cycle_.size() - 1 : end - 1].group;
+  for (std::uint32_t group = cycle_[begin].group;; ++group) {
+    if (group == resident_.size()) group = 0;
+    most = std::max(most, resident_[group]);
+    if (group == last) return most;
+  }
+}
+
+// Whether a block that the plan has away until `next` may be resident from now on, next to all that is planned and all
+// that stays besides.
+bool IterationPolicy::fits_until(Position next, std::uint64_t bytes) {
+  while (!stays_.empty() && stays_.front().next <= now_) stays_.pop_front();
+  std::uint64_t extra = bytes;
+  for (const Stay& stay : stays_) extra += stay.bytes;
+  Position from = now_ + 1;
+  for (const Stay& stay : stays_) {
+    const Position to = std::min(stay.next, next);
+    if (to > from && most_resident(step_at(from), step_at(to)) + extra > planned_limit_) return false;
+    from = std::max(from, to);
+    extra -= stay.bytes;
+  }
+  return next <= from || most_resident(step_at(from), step_at(next)) + extra <= planned_limit_;
+}
+
+BlockId IterationPolicy::prefetch(const BlockSource& blocks) {
+  if (!following_) return no_block;
+  ensure_plan(blocks);
+  if (!planned_) return no_block;
+  if (!knows_absent_) find_absent(blocks);
+  BlockId found = no_block;
+  held_.clear();
+  while (!absent_.empty() && found == no_block) {
+    const Span span = absent_.front();
+    std::pop_heap(absent_.begin(), absent_.end(), sooner_last);
+    absent_.pop_back();
+    if (!is_current(span) || span.block >= blocks.end()) continue;
+    const BlockState state = blocks.state(span.block);
+    const bool planned = cycle_[span.last].leaves;
+    if (!state.away && tracks_[span.block].fetched) {
+      if (planned && !tracks_[span.block].stays) stay(span, state.bytes);
+      continue;
+    }
+    held_.push_back(span);
+    if (!state.away) continue;  // on its way out
+    if (planned && !fits_until(span.next, state.bytes)) break;
+    tracks_[span.block].fetched = true;
+    found = span.block;
+  }
+  for (const Span& span : held_) push(&absent_, span, sooner_last);
+  return found;
+}
+
+// Blocks may have left while the program was not followed.
+void IterationPolicy::find_absent(const BlockSource& blocks) {
+  absent_.clear();
+  for (BlockId id = 0; id < tracks_.size() && id < blocks.end(); ++id) {
+    const Span span = span_of(id);
+    if (span.next == 0 || !iteration_is_use(cycle_[cycle_[span.last].next].use)) continue;
+    if (blocks.state(id).away) push(&absent_, span, sooner_last);
+  }
+  knows_absent_ = true;
+}
+
+}  // namespace lms
