@@ -1,0 +1,1 @@
+"""Builds framework wheels that carry Large Model Support."""

@@ -1,0 +1,6 @@
+"""`python -m lmsbuild`."""
+
+from lmsbuild.cli import main
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,141 @@
+"""The one door to other programs.
+
+Arguments are lists, never shell strings. Every program runs in a process group of its own, and the whole group is
+killed when the tool is interrupted: no compiler outlives a Ctrl-C.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import signal
+import subprocess
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild import report
+from lmsbuild.errors import MissingProgram
+
+_running: set[subprocess.Popen[bytes]] = set()
+_running_lock = threading.Lock()
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A program that ran to its end."""
+
+    arguments: tuple[str, ...]
+    code: int
+    output: bytes
+    errors: bytes
+
+    @property
+    def text(self) -> str:
+        return self.output.decode(errors="replace")
+
+    @property
+    def error_text(self) -> str:
+        return self.errors.decode(errors="replace")
+
+    @property
+    def found_no_space(self) -> bool:
+        """Whether it failed because the disk is full."""
+        return self.code != 0 and os.strerror(errno.ENOSPC) in self.error_text
+
+
+def run(
+    arguments: Sequence[str | Path],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    stdin: bytes = b"",
+    on_line: Callable[[str], None] | None = None,
+) -> Finished:
+    """Runs a program and returns what it printed, whatever its exit code. Thread-safe.
+
+    `environment` replaces the tool's own. `on_line` is called with each line of standard output as it comes.
+    Raises MissingProgram when there is no such program.
+    """
+    words = tuple(str(word) for word in arguments)
+    report.command(words)
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=None if environment is None else dict(environment),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            start_new_session=True,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        raise MissingProgram(f"cannot run {words[0]}: {error.strerror}; run `lmsbuild doctor`") from error
+    with _running_lock:
+        _running.add(process)
+    with process:
+        try:
+            output, errors = _communicate(process, stdin, on_line)
+        except BaseException:
+            _kill(process)
+            raise
+        finally:
+            with _running_lock:
+                _running.discard(process)
+    finished = Finished(words, process.returncode, output, errors)
+    report.output(finished.error_text)
+    return finished
+
+
+def run_all(
+    commands: Sequence[Sequence[str | Path]], *, folder: Path, on_finish: Callable[[int], None]
+) -> list[Finished]:
+    """Runs programs side by side, as many at a time as there are processors; `on_finish` gets how many are done."""
+    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
+        futures = [pool.submit(run, arguments, folder=folder) for arguments in commands]
+        try:
+            for done, _ in enumerate(as_completed(futures), start=1):
+                on_finish(done)
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            kill_all()
+            raise
+    return [future.result() for future in futures]
+
+
+def kill_all() -> None:
+    """Kills every program that is running, with its children."""
+    with _running_lock:
+        processes = list(_running)
+    for process in processes:
+        _kill(process)
+
+
+def _communicate(
+    process: subprocess.Popen[bytes], stdin: bytes, on_line: Callable[[str], None] | None
+) -> tuple[bytes, bytes]:
+    if on_line is None:
+        return process.communicate(stdin)
+    assert process.stdin and process.stdout and process.stderr
+    process.stdin.close()
+    errors: list[bytes] = []
+    drain = threading.Thread(target=lambda stream: errors.append(stream.read()), args=(process.stderr,), daemon=True)
+    drain.start()
+    lines: list[bytes] = []
+    for line in process.stdout:
+        lines.append(line)
+        on_line(line.decode(errors="replace"))
+    process.wait()
+    drain.join()
+    return b"".join(lines), b"".join(errors)
+
+
+def _kill(process: subprocess.Popen[bytes]) -> None:
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()

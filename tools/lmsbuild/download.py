@@ -1,0 +1,139 @@
+"""Fetches base wheels with pip, as pip is configured, and keeps them in a cache that is checked by hash."""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import sys
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from lmsbuild import command, report
+from lmsbuild.catalogue import Tag
+from lmsbuild.errors import DownloadFailed, NoSpace, WrongHash
+from lmsbuild.target import Target
+from lmsbuild.wheel import file_sha256
+
+_SUM = ".sha256"
+
+
+def fetch(tag: Tag, target: Target, cache: Path) -> Path:
+    """Returns the base wheel of `tag` for `target`, from the cache or the registry.
+
+    A file in the cache whose hash is wrong is fetched again. Safe to call from several processes at once: one
+    downloads, the others wait. Raises DownloadFailed or WrongHash.
+    """
+    folder = cache / f"{tag.package}-{tag.version}-{target.interpreter}-{target.machine}-{_source()}"
+    with _locked(folder.with_name(folder.name + ".lock")):
+        kept = _cached(folder, tag)
+        if kept:
+            report.note(f"{kept.name} (cached)")
+            return kept
+        shutil.rmtree(folder, ignore_errors=True)
+        _remove_leftovers(folder)
+        fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.download-", dir=cache))
+        try:
+            wheel = _download(tag, target, fresh)
+            digest = _hash(wheel)
+            _check_catalogue(tag, wheel, digest)
+            wheel.with_name(wheel.name + _SUM).write_text(digest + "\n")
+            os.replace(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return folder / wheel.name
+
+
+def check_known(tag: Tag, wheel: Path) -> None:
+    """Checks a wheel that the user gave against the catalogue. Raises WrongHash; says so when it is not known."""
+    if wheel.name in tag.wheels:
+        _check_catalogue(tag, wheel, _hash(wheel))
+    else:
+        report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
+
+
+def _download(tag: Tag, target: Target, folder: Path) -> Path:
+    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    words += ["--disable-pip-version-check", "--progress-bar", "raw" if _has_raw_progress() else "off"]
+    words += [*target.pip_arguments(), "--dest", str(folder), f"{tag.package}=={tag.version}"]
+    with report.progress(f"download {tag.package} {tag.version}", 1.0) as show:
+
+        def on_line(line: str) -> None:
+            parts = line.split()
+            if len(parts) == 4 and parts[0] == "Progress" and float(parts[3]):
+                show(float(parts[1]) / float(parts[3]))
+
+        finished = command.run(words, on_line=on_line)
+    if finished.found_no_space:
+        raise NoSpace(folder.parent, "pip says so")
+    wheels = sorted(folder.glob("*.whl"))
+    if finished.code or len(wheels) != 1:
+        reasons = [line for line in finished.error_text.splitlines() if line.startswith("ERROR")]
+        reason = reasons[-1] if reasons else finished.error_text.strip() or "pip gave no reason"
+        raise DownloadFailed(
+            f"pip found no wheel of {tag.package} {tag.version} for {target}: {reason.removeprefix('ERROR: ')}\n"
+            "  Check the network and pip's configuration (`pip config list`), or give a file with --base-wheel."
+        )
+    return wheels[0]
+
+
+def _has_raw_progress() -> bool:
+    from pip import __version__
+
+    return int(__version__.split(".")[0]) >= 24 and __version__ != "24.0"
+
+
+def _source() -> str:
+    """Changes when pip is configured to look elsewhere, for another build of the same version may be there."""
+    listed = command.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"])
+    return hashlib.sha256(listed.output).hexdigest()[:8]
+
+
+def _cached(folder: Path, tag: Tag) -> Path | None:
+    for wheel in folder.glob("*.whl"):
+        try:
+            expected = wheel.with_name(wheel.name + _SUM).read_text().strip()
+        except OSError:
+            expected = ""
+        digest = _hash(wheel)
+        if digest == tag.wheels.get(wheel.name, expected) == expected:
+            return wheel
+        report.note(f"{wheel.name} in the cache is damaged; fetching it again")
+    return None
+
+
+def _check_catalogue(tag: Tag, wheel: Path, digest: str) -> None:
+    expected = tag.wheels.get(wheel.name)
+    if expected and expected != digest:
+        raise WrongHash(
+            f"{wheel.name} has the sha256 {digest}, the official one has {expected}: it was damaged or replaced; "
+            "fetch it again from a registry that you trust"
+        )
+    if expected is None:
+        report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
+
+
+def _hash(wheel: Path) -> str:
+    with report.progress(f"hash {wheel.name}", wheel.stat().st_size) as show:
+        return file_sha256(wheel, show)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for left in folder.parent.glob(f"{folder.name}.download-*"):
+        shutil.rmtree(left, ignore_errors=True)
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """Holds a lock between processes; it is gone with the process that holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            report.note("another run fetches the same wheel; waiting for it")
+            fcntl.flock(file, fcntl.LOCK_EX)
+        yield

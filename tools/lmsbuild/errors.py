@@ -1,0 +1,145 @@
+"""Every way in which the tool can fail: one class per failure, with its own exit code.
+
+A message says what is wrong, with the names and numbers of this case, and what to do next. Exit codes are part of the
+interface: scripts may rely on them, so a code is never used again for another failure. 2 is Click's, for wrong usage.
+"""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+
+class Failure(Exception):
+    """A failure that the reader can do something about; anything else is a bug and shows its traceback."""
+
+    exit_code: ClassVar[int] = 1
+
+
+class UnknownFramework(Failure):
+    exit_code = 3
+
+
+class UnknownTag(Failure):
+    exit_code = 4
+
+
+class WrongVersion(Failure):
+    """The base wheel is of another package or version than the tag."""
+
+    exit_code = 5
+
+
+class WrongPlatform(Failure):
+    """The base wheel is for another operating system, machine or interpreter."""
+
+    exit_code = 6
+
+
+class DamagedWheel(Failure):
+    """The file is no complete wheel: truncated, or no archive at all."""
+
+    exit_code = 7
+
+
+class TamperedWheel(Failure):
+    """A file in the wheel is not what the wheel's own RECORD says."""
+
+    exit_code = 8
+
+
+class UnsafeMember(Failure):
+    """A name in the wheel would land outside the folder that it is unpacked to."""
+
+    exit_code = 9
+
+
+class NoCompiler(Failure):
+    exit_code = 10
+
+
+class CompilerFailed(Failure):
+    exit_code = 11
+
+
+class NoSpace(Failure):
+    """The disk, a quota or a file size limit is exhausted, which the tool or a program that it runs found out."""
+
+    exit_code = 12
+
+    def __init__(self, place: object, reason: str) -> None:
+        super().__init__(
+            f"no space left while writing to {place} ({reason}): free some (about 2 GB are needed), or choose other "
+            "folders with --output and LMSBUILD_CACHE"
+        )
+
+
+class OutputNotWritable(Failure):
+    exit_code = 13
+
+
+class DownloadFailed(Failure):
+    exit_code = 14
+
+
+class WrongHash(Failure):
+    """The wheel is not the one that the catalogue knows under this file name."""
+
+    exit_code = 15
+
+
+class PatchMismatch(Failure):
+    """A file that the patch edits is not the one that the patch was made for."""
+
+    exit_code = 16
+
+
+class NotACheckout(Failure):
+    exit_code = 17
+
+
+class DirtyCheckout(Failure):
+    exit_code = 18
+
+
+class AlreadyApplied(Failure):
+    exit_code = 19
+
+
+class StalePatch(Failure):
+    """The committed patch is not what its sources generate."""
+
+    exit_code = 20
+
+
+class BadSources(Failure):
+    """The patch's sources contradict each other or the base wheel."""
+
+    exit_code = 21
+
+
+class ResultsDiffer(Failure):
+    """Training with Large Model Support gave other numbers than without."""
+
+    exit_code = 22
+
+
+class TrialFailed(Failure):
+    """A program in the throw-away environment did not run to its end."""
+
+    exit_code = 23
+
+
+class MachineNotReady(Failure):
+    """`lmsbuild doctor` found something missing."""
+
+    exit_code = 24
+
+
+class MissingProgram(Failure):
+    """A program that the tool starts is not installed."""
+
+    exit_code = 25
+
+
+class NoSuchFile(Failure):
+    exit_code = 26

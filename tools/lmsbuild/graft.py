@@ -1,0 +1,245 @@
+"""Makes a patched wheel out of the official one: verify, patch, compile, put together."""
+
+from __future__ import annotations
+
+import errno
+import os
+import re
+import stat
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from packaging.version import Version
+
+from lmsbuild import compile, download, report, symbols
+from lmsbuild.archive import ArchiveWriter, Date
+from lmsbuild.catalogue import Tag
+from lmsbuild.errors import BadSources, DamagedWheel, NoSpace, OutputNotWritable, WrongVersion
+from lmsbuild.patch import apply_to_folder, read_patch
+from lmsbuild.series import Graft, read_series
+from lmsbuild.target import Target, glibc_minor
+from lmsbuild.wheel import WheelFile, record_hash, record_text
+from lmsbuild.workspace import publish, workspace
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+@dataclass(frozen=True)
+class Options:
+    """One build."""
+
+    tag: Tag
+    target: Target
+    patches: Path
+    cache: Path
+    output: Path
+    base_wheel: Path | None  # None: fetch it
+
+
+@dataclass(frozen=True)
+class Identity:
+    """The names under which the patched wheel is known."""
+
+    version: Version
+    old_dist_info: str
+    new_dist_info: str
+    file_name: str
+    platforms: tuple[str, ...]
+
+
+def build(options: Options) -> Path:
+    """Builds the patched wheel and returns its file. Nothing appears under the final name until it is complete."""
+    try:
+        return _build(options)
+    except OSError as error:
+        if error.errno in _NO_SPACE:
+            place = error.filename or f"{options.output} or {options.cache}"
+            raise NoSpace(place, str(error.strerror)) from error
+        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
+            raise OutputNotWritable(
+                f"cannot write {error.filename}: {error.strerror}; choose another folder"
+            ) from error
+        raise
+
+
+def base_wheel(tag: Tag, target: Target, cache: Path, given: Path | None) -> Path:
+    """The base wheel's file: the one that was given, or the registry's."""
+    if given is None:
+        return download.fetch(tag, target, cache)
+    with WheelFile(given) as wheel:
+        check_identity(wheel, tag, target)
+    download.check_known(tag, given)
+    return given
+
+
+def check_identity(wheel: WheelFile, tag: Tag, target: Target) -> None:
+    """Raises WrongVersion or WrongPlatform when the wheel is not one of `tag` for `target`."""
+    name = wheel.name
+    if name.package != tag.package or name.version.public != tag.version:
+        raise WrongVersion(
+            f"{wheel.path.name} is {name.package} {name.version}, but {tag.name} needs {tag.package} {tag.version}: "
+            "give a wheel of that version, or leave out --base-wheel to have it fetched"
+        )
+    if name.version.local and re.search(r"(^|\.)lms\d+$", name.version.local):
+        raise WrongVersion(f"{wheel.path.name} is patched already: give the official wheel")
+    target.check(name, wheel.path.name)
+
+
+def _build(options: Options) -> Path:
+    tag = options.tag
+    report.stage("base wheel")
+    base = base_wheel(tag, options.target, options.cache, options.base_wheel)
+    graft = read_series(options.patches, tag.framework).graft
+    patch = read_patch(options.patches / tag.patch_name)
+    compile.compiler()  # before minutes of work, not after
+    with workspace(options.output) as scratch, WheelFile(base) as wheel:
+        check_identity(wheel, tag, options.target)
+        unpacked, patched = scratch / "base", scratch / "patched"
+        report.stage("verify")
+        _verify(wheel, graft, unpacked, patched, set(patch.edited))
+        report.stage("patch")
+        apply_to_folder(patch, patched)
+        report.stage("compile")
+        steps = len(graft.sources) + 1
+        with report.progress("compile", steps) as show:
+            library = compile.build_library(graft, patched, unpacked, scratch, show)
+        report.stage("graft")
+        changed = _changed_files(graft, patched, list(patch.result))
+        identity = _identity(wheel, graft, library, options.target)
+        version_file = f"{tag.package}/version.py"
+        changed[version_file] = _edit_version(wheel.read(version_file), identity)
+        changed[graft.library] = library.read_bytes()
+        finished = scratch / identity.file_name
+        _write(wheel, identity, changed, graft, finished)
+        report.stage("publish")
+        target = options.output / identity.file_name
+        publish(finished, target)
+    return target
+
+
+def _verify(wheel: WheelFile, graft: Graft, unpacked: Path, patched: Path, edited: set[str]) -> None:
+    """Checks the whole wheel, and unpacks the part of it that the build needs."""
+    headers = tuple(f"{folder.rstrip('/')}/" for folder in graft.include)
+    libraries = f"{Path(graft.library).parent.as_posix()}/"
+
+    def place(name: str) -> Path | None:
+        if name in edited:
+            return patched / name
+        if name.startswith(headers) or (name.startswith(libraries) and ".so" in name):
+            return unpacked / name
+        return None
+
+    patched.mkdir()
+    with report.progress("verify", wheel.total_size()) as show:
+        wheel.verify(place, show)
+
+
+def _changed_files(graft: Graft, patched: Path, touched: list[str]) -> dict[str, bytes]:
+    """The files of the patched tree that are part of the wheel, by name."""
+    return {name: (patched / name).read_bytes() for name in sorted(touched) if name.startswith(graft.install)}
+
+
+def _identity(wheel: WheelFile, graft: Graft, library: Path, target: Target) -> Identity:
+    base = wheel.name.version
+    local = f"{base.local}.{graft.label}" if base.local else graft.label
+    version = Version(f"{base.public}+{local}")
+    need = symbols.oldest_glibc(symbols.needed_versions(library))
+    claimed = wheel.name.platforms
+    platforms = symbols.true_platforms(claimed, need, target.machine, glibc_minor())
+    if platforms != claimed:
+        report.note(
+            f"this machine's compiler makes the library need {need.because}, so the wheel is tagged "
+            f"{'.'.join(platforms)}, not {'.'.join(claimed)}: build on an older distribution for a wider claim"
+        )
+    package = wheel.dist_info.split("-")[0]
+    parts = wheel.path.name.removesuffix(".whl").split("-")
+    return Identity(
+        version=version,
+        old_dist_info=wheel.dist_info,
+        new_dist_info=f"{package}-{version}.dist-info",
+        file_name=f"{package}-{version}-{parts[-3]}-{parts[-2]}-{'.'.join(platforms)}.whl",
+        platforms=tuple(platforms),
+    )
+
+
+def _edit_version(source: bytes, identity: Identity) -> bytes:
+    edited, count = re.subn(
+        rb"(?m)^__version__ = (['\"]).*\1$", b"__version__ = '%s'" % str(identity.version).encode(), source
+    )
+    if count != 1:
+        raise BadSources("the base wheel's version.py does not set __version__ in one line")
+    return edited
+
+
+def _edit_metadata(source: bytes, identity: Identity) -> bytes:
+    head, separator, body = source.partition(b"\n\n")
+    edited, count = re.subn(rb"(?m)^Version: .*$", b"Version: " + str(identity.version).encode(), head)
+    if count != 1:
+        raise DamagedWheel("the base wheel's METADATA does not state one version")
+    return edited + separator + body
+
+
+def _edit_tags(source: bytes, identity: Identity, claimed: list[str]) -> bytes:
+    """Exchanges the platforms in WHEEL for those that hold."""
+    lines = []
+    for line in source.decode().splitlines():
+        key, _, value = line.partition(": ")
+        if key != "Tag":
+            lines.append(line)
+            continue
+        interpreter, abi, platform = value.split("-")
+        if platform == claimed[0]:
+            lines += [f"Tag: {interpreter}-{abi}-{kept}" for kept in identity.platforms]
+        elif platform not in claimed:
+            lines.append(line)
+    return ("\n".join(lines) + "\n\n").encode()
+
+
+def _date(wheel: WheelFile) -> Date:
+    """The date of new members: SOURCE_DATE_EPOCH when it is set, else the date of the base wheel's own RECORD."""
+    chosen = os.environ.get("SOURCE_DATE_EPOCH")
+    if not chosen:
+        return wheel.members[f"{wheel.dist_info}/RECORD"].date_time
+    earliest = 315532800  # 1980-01-01, the first date that an archive can hold
+    year, month, day, hour, minute, second = time.gmtime(max(int(chosen), earliest))[:6]
+    return year, month, day, hour, minute, second
+
+
+def _write(wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], graft: Graft, target: Path) -> None:
+    """Writes the patched wheel: members in the base wheel's order, then new ones by name, then the dist-info folder."""
+    record = wheel.record()
+    old_record = f"{identity.old_dist_info}/RECORD"
+    rows: list[tuple[str, str, str]] = []
+    contents = dict(changed)
+    metadata, tags = f"{identity.old_dist_info}/METADATA", f"{identity.old_dist_info}/WHEEL"
+    contents[metadata] = _edit_metadata(wheel.read(metadata), identity)
+    if list(identity.platforms) != wheel.name.platforms:
+        contents[tags] = _edit_tags(wheel.read(tags), identity, wheel.name.platforms)
+    members = [name for name in wheel.members if not name.startswith(old_record)]
+    own = [name for name in members if not name.startswith(f"{identity.old_dist_info}/")]
+    new = sorted(set(contents) - set(members))
+    described = [name for name in members if name.startswith(f"{identity.old_dist_info}/")]
+    library_mode = stat.S_IMODE(wheel.members[f"{Path(graft.library).parent.as_posix()}/libc10.so"].external_attr >> 16)
+    with target.open("wb") as file, wheel.path.open("rb") as source:
+        writer = ArchiveWriter(file, _date(wheel))
+        with report.progress("graft", len(members)) as show:
+            for done, name in enumerate([*own, *new, *described]):
+                final = name.replace(identity.old_dist_info, identity.new_dist_info, 1) if name in described else name
+                info = wheel.members.get(name)
+                if name in contents:
+                    data = contents[name]
+                    mode = stat.S_IMODE(info.external_attr >> 16) if info else 0o644
+                    writer.add(final, data, library_mode if name == graft.library else mode)
+                    rows.append((final, record_hash(data), str(len(data))))
+                else:
+                    assert info is not None
+                    writer.copy(source, info, final)
+                    if not info.is_dir():
+                        rows.append((final, *record[name]))
+                show(done)
+        name = f"{identity.new_dist_info}/RECORD"
+        info = wheel.members[old_record]
+        writer.add(name, record_text([*rows, (name, "", "")]), stat.S_IMODE(info.external_attr >> 16) or 0o644)
+        writer.finish()

@@ -1,0 +1,128 @@
+"""A .patch file: what it touches, and how it is applied to a folder or to a checkout."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+import git as gitpython
+
+from lmsbuild import command, git
+from lmsbuild.errors import AlreadyApplied, DirtyCheckout, NoSpace, NoSuchFile, NotACheckout, PatchMismatch
+
+_NO_BLOB = "0" * 40
+_TOUCH = re.compile(
+    rb"^diff --git a/(?P<path>\S+) b/(?P=path)\n(?:new file mode \d+\n)?index (?P<old>[0-9a-f]{40})\.\.(?P<new>[0-9a-f]{40})",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """A series of commits in one file, as `git am` takes it."""
+
+    path: Path
+    edited: Mapping[str, str]  # git's hash of each edited file before the series, by path
+    result: Mapping[str, str]  # git's hash of every touched file after the series, by path
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The new files."""
+        return tuple(path for path in self.result if path not in self.edited)
+
+
+def read_patch(path: Path) -> Patch:
+    """Reads which files the patch touches. Raises NoSuchFile when it does not exist."""
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise NoSuchFile(
+            f"cannot read the patch {path}: {error.strerror}; `lmsbuild generate` makes it from its sources"
+        ) from error
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
+    for touch in _TOUCH.finditer(data):
+        name = touch["path"].decode()
+        before.setdefault(name, touch["old"].decode())
+        after[name] = touch["new"].decode()
+    return Patch(path, {name: blob for name, blob in before.items() if blob != _NO_BLOB}, after)
+
+
+def check_before(patch: Patch, found: Mapping[str, str], where: str) -> None:
+    """Raises PatchMismatch unless `found` (git's hashes by path) holds every edited file as the patch expects it."""
+    for name, blob in patch.edited.items():
+        if name not in found:
+            raise PatchMismatch(f"{where} has no {name}, which {patch.path.name} edits: is it another release?")
+        if found[name] != blob:
+            raise PatchMismatch(
+                f"{name} in {where} is not the file that {patch.path.name} was made for (git hash {found[name]}, "
+                f"expected {blob}): use the tag's own file, or a patch for that release"
+            )
+
+
+def apply_to_folder(patch: Patch, folder: Path) -> None:
+    """Applies the patch to a folder that holds the edited files and is no checkout."""
+    found = {name: git.blob_hash((folder / name).read_bytes()) for name in patch.edited if (folder / name).is_file()}
+    check_before(patch, found, "the base wheel")
+    applied = git.run(folder, "apply", "--whitespace=nowarn", patch.path.resolve())
+    if applied.found_no_space:
+        raise NoSpace(folder, "git says so")
+    if applied.code:
+        raise PatchMismatch(f"{patch.path.name} does not apply: {applied.error_text.strip()}")
+    for name, blob in patch.result.items():
+        if git.blob_hash((folder / name).read_bytes()) != blob:
+            raise PatchMismatch(f"{patch.path.name} left {name} other than it says: generate the patch afresh")
+
+
+def apply_to_checkout(patch: Patch, tree: Path) -> int:
+    """Adds the series to the current branch of a git checkout; returns how many commits that made.
+
+    Raises NotACheckout, DirtyCheckout, AlreadyApplied or PatchMismatch; the checkout is then as it was.
+    """
+    try:
+        repository = gitpython.Repo(tree)
+    except (gitpython.InvalidGitRepositoryError, gitpython.NoSuchPathError) as error:
+        raise NotACheckout(f"{tree} is no git checkout: clone the framework and check out the tag first") from error
+    with repository:
+        if repository.bare or not repository.head.is_valid():
+            raise NotACheckout(f"{tree} has no commit checked out: check out the tag first")
+        if repository.is_dirty(untracked_files=False, submodules=False):
+            changed = ", ".join(sorted({str(item.a_path) for item in repository.index.diff(None)})[:3])
+            raise DirtyCheckout(f"{tree} has uncommitted changes ({changed or 'staged'}): commit or stash them first")
+        found = _blobs(repository, [*patch.edited, *patch.added])
+        if found == patch.result:
+            raise AlreadyApplied(f"{patch.path.name} is already applied to {tree}; nothing to do")
+        check_before(patch, found, str(tree))
+        root = Path(str(repository.working_tree_dir))
+        for name in patch.added:
+            if name in found or (root / name).exists():
+                raise PatchMismatch(
+                    f"{name}, which {patch.path.name} adds, is already there: remove it, or use a clean tree"
+                )
+        before = repository.head.commit
+        _am(repository, patch, root)
+        return sum(1 for _ in repository.iter_commits(f"{before.hexsha}..HEAD"))
+
+
+def _blobs(repository: gitpython.Repo, names: list[str]) -> dict[str, str]:
+    tree = repository.head.commit.tree
+    found = {}
+    for name in names:
+        try:
+            found[name] = tree.join(name).hexsha
+        except KeyError:
+            continue
+    return found
+
+
+def _am(repository: gitpython.Repo, patch: Patch, root: Path) -> None:
+    identity = repository.config_reader()
+    words: list[str | Path] = ["git", "-C", root]
+    if not identity.get_value("user", "email", default=""):
+        words += ["-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost"]
+    applied = command.run([*words, "am", "--no-gpg-sign", "--quiet", patch.path.resolve()])
+    if applied.code:
+        command.run(["git", "-C", root, "am", "--abort"])
+        raise PatchMismatch(f"git am of {patch.path.name} failed: {applied.error_text.strip()}")

@@ -1,0 +1,31 @@
+"""Where things are: the patches that travel with the tool, and the cache."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+
+def patches_folder() -> Path:
+    """The folder `patches`: inside the installed package, or beside `tools` in a checkout."""
+    package = Path(__file__).resolve().parent
+    installed = package / "patches"
+    return installed if installed.is_dir() else package.parent.parent / "patches"
+
+
+def cache_folder() -> Path:
+    """Where base wheels are kept: $LMSBUILD_CACHE, or a folder in the user's cache."""
+    chosen = os.environ.get("LMSBUILD_CACHE")
+    if chosen:
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmsbuild"
+
+
+def models_file() -> Path:
+    """The models that `lmsbuild try` trains."""
+    return Path(__file__).resolve().parent / "models.py"
+
+
+def trial_program() -> Path:
+    """The program that `lmsbuild try` runs in the throw-away environment."""
+    return Path(__file__).resolve().parent / "training.py"

@@ -1,0 +1,209 @@
+"""Makes a .patch file from its sources: the pager, the framework's new files, and the edits of existing ones.
+
+The result depends on those sources and on the edited files of the official wheel alone, never on who generates it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild import git
+from lmsbuild.catalogue import Tag, read_toml
+from lmsbuild.errors import BadSources
+
+_AUTHOR = "Large Model Support"
+_EMAIL = "lms@users.noreply.github.com"
+_DATE = 1767225600  # 2026-01-01, seconds; each commit is one second later than the one before
+
+
+@dataclass(frozen=True)
+class Commit:
+    """One commit of the series."""
+
+    subject: str
+    body: str
+    paths: tuple[str, ...]  # files, or folders when they end in "/", as upstream lays them out
+
+
+@dataclass(frozen=True)
+class Graft:
+    """What the graft compiles and puts into the wheel."""
+
+    sources: tuple[str, ...]  # in the patched tree
+    library: str  # the library's name in the wheel
+    include: tuple[str, ...]  # folders of headers in the wheel
+    link: tuple[str, ...]  # libraries in the wheel that the new one links against
+    standard: str  # as -std= takes it
+    install: tuple[str, ...]  # folders of the patched tree that are part of the wheel
+    label: str  # local version label of the patched wheel
+
+
+@dataclass(frozen=True)
+class Edit:
+    """Text that is inserted into one existing file, beside an anchor that occurs exactly once."""
+
+    path: str
+    anchor: str  # whole lines
+    before: str  # inserted before the anchor
+    after: str  # inserted after the anchor
+    tags: tuple[str, ...]  # the tags it is for; empty: every tag
+
+
+@dataclass(frozen=True)
+class Series:
+    """Everything that the sources of one framework's patch say."""
+
+    pager_folder: str  # where the pager's files land in the patched tree
+    commits: tuple[Commit, ...]
+    graft: Graft
+
+
+def read_series(patches: Path, framework: str) -> Series:
+    """Reads patches/<framework>/series.toml."""
+    table = read_toml(patches / framework / "series.toml")
+    graft = table["graft"]
+    return Series(
+        pager_folder=table["pager_folder"],
+        commits=tuple(Commit(row["subject"], row["body"], tuple(row["paths"])) for row in table["commit"]),
+        graft=Graft(
+            sources=tuple(graft["sources"]),
+            library=graft["library"],
+            include=tuple(graft["include"]),
+            link=tuple(graft["link"]),
+            standard=graft["standard"],
+            install=tuple(graft["install"]),
+            label=graft["label"],
+        ),
+    )
+
+
+def read_edits(patches: Path, tag: Tag) -> list[Edit]:
+    """Reads the edits that are for `tag` from patches/<framework>/edits.toml."""
+    edits = []
+    for row in read_toml(patches / tag.framework / "edits.toml")["edit"]:
+        edit = Edit(
+            path=row["path"],
+            anchor=row["anchor"],
+            before=row.get("before", ""),
+            after=row.get("after", ""),
+            tags=tuple(row.get("tags", ())),
+        )
+        if not edit.tags or tag.name in edit.tags:
+            edits.append(edit)
+    return edits
+
+
+def apply_edits(edits: list[Edit], files: Mapping[str, bytes]) -> dict[str, bytes]:
+    """Returns the edited files. Raises BadSources when an anchor does not occur exactly once."""
+    edited = dict(files)
+    for edit in edits:
+        for text in (edit.anchor, edit.before, edit.after):
+            if text and not text.endswith("\n"):
+                raise BadSources(f"an edit of {edit.path} has a text that is not whole lines: {text!r}")
+        if edit.path not in edited:
+            raise BadSources(f"an edit is for {edit.path}, which tags.toml does not list for this tag")
+        content = "\n" + edited[edit.path].decode()
+        anchor = "\n" + edit.anchor
+        count = len(re.findall(f"(?={re.escape(anchor)})", content))  # overlapping ones too
+        if count != 1:
+            first = edit.anchor.splitlines()[0].strip()
+            raise BadSources(f"the anchor of an edit of {edit.path} occurs {count} times, not once: {first!r}")
+        changed = content.replace(anchor, "\n" + edit.before + edit.anchor + edit.after)
+        edited[edit.path] = changed[1:].encode()
+    return edited
+
+
+def new_files(patches: Path, framework: str, series: Series) -> dict[str, bytes]:
+    """The files that the patch adds, by path in the patched tree."""
+    files = {}
+    for source, target in ((patches / "pager", series.pager_folder), (patches / framework / "files", "")):
+        for path in sorted(source.rglob("*")):
+            if path.is_file() and "__pycache__" not in path.parts:
+                files[os.path.join(target, path.relative_to(source).as_posix())] = path.read_bytes()
+    return files
+
+
+def generate(patches: Path, tag: Tag, originals: Mapping[str, bytes]) -> bytes:
+    """Returns the .patch file of `tag`; `originals` are the edited files as the official wheel has them, by path.
+
+    Raises BadSources when the sources do not fit together.
+    """
+    for path, blob in tag.blobs.items():
+        if git.blob_hash(originals[path]) != blob:
+            raise BadSources(f"{path} in the base wheel is not upstream's file at {tag.name} (git hash is not {blob})")
+    series = read_series(patches, tag.framework)
+    edited = apply_edits(read_edits(patches, tag), originals)
+    unused = [path for path, data in originals.items() if edited[path] == data]
+    if unused:
+        raise BadSources(f"tags.toml lists {unused[0]} for {tag.name}, but no edit changes it")
+    files = edited | new_files(patches, tag.framework, series)
+    parts = _parts(series, files)
+    with tempfile.TemporaryDirectory(prefix="lmsbuild-series-") as name:
+        folder = Path(name)
+        _must(folder, "init", "--quiet", "--initial-branch=series")
+        _write(folder, originals)
+        _commit(folder, f"{tag.framework} {tag.name}", "", _DATE)
+        for index, (commit, paths) in enumerate(parts, start=1):
+            _write(folder, {path: files[path] for path in paths})
+            _commit(folder, commit.subject, commit.body, _DATE + index)
+        return _must(
+            folder,
+            "format-patch",
+            "--stdout",
+            "--full-index",
+            "--zero-commit",
+            "--no-signature",
+            "--no-renames",
+            "--diff-algorithm=histogram",
+            "--unified=3",
+            f"-{len(parts)}",
+        )
+
+
+def _parts(series: Series, files: Mapping[str, bytes]) -> list[tuple[Commit, list[str]]]:
+    """Which files each commit holds: a file goes to the commit with the longest path that covers it."""
+    parts: list[tuple[Commit, list[str]]] = [(commit, []) for commit in series.commits]
+    for path in sorted(files):
+        fits = {
+            len(own): paths
+            for commit, paths in parts
+            for own in commit.paths
+            if path == own or (own.endswith("/") and path.startswith(own))
+        }
+        if not fits:
+            raise BadSources(f"{path} belongs to no commit in series.toml: add it to one")
+        fits[max(fits)].append(path)
+    for commit, paths in parts:
+        if not paths:
+            raise BadSources(f"the commit {commit.subject!r} in series.toml has no file")
+    return parts
+
+
+def _write(folder: Path, files: Mapping[str, bytes]) -> None:
+    for name, data in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+
+
+def _commit(folder: Path, subject: str, body: str, date: int) -> None:
+    extra = {
+        f"GIT_{role}_{what}": value
+        for role in ("AUTHOR", "COMMITTER")
+        for what, value in (("NAME", _AUTHOR), ("EMAIL", _EMAIL), ("DATE", f"{date} +0000"))
+    }
+    message = f"{subject}\n\n{body.strip()}\n" if body.strip() else f"{subject}\n"
+    _must(folder, "add", "--all", "--force")
+    _must(folder, "commit", "--quiet", "--no-verify", "--file=-", extra=extra, stdin=message.encode())
+
+
+def _must(folder: Path, *arguments: str, extra: Mapping[str, str] | None = None, stdin: bytes = b"") -> bytes:
+    finished = git.run(folder, *arguments, extra=extra, stdin=stdin)
+    if finished.code:
+        raise BadSources(f"git {arguments[0]} failed: {finished.error_text.strip()}")
+    return finished.output

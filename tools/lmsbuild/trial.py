@@ -1,0 +1,158 @@
+"""`lmsbuild try`: trains a model three times its memory limit in a throw-away environment, and compares.
+
+Three runs, each in a process of its own: the stock allocator; the pager without a limit, to measure the peak; the pager
+with a third of that peak. The first and the last must give the same losses and parameters to the bit.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import sys
+import tempfile
+import venv
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from packaging.tags import sys_tags
+
+from lmsbuild import command, paths, report, timeline
+from lmsbuild.errors import ResultsDiffer, TrialFailed, WrongPlatform
+from lmsbuild.timeline import Sample
+from lmsbuild.wheel import parse_name
+
+_MIB = 1 << 20
+OVERSUBSCRIPTION = 3
+UNLIMITED = 1 << 50  # bytes
+
+
+@dataclass(frozen=True)
+class Training:
+    """What one training run reported. Sizes in bytes."""
+
+    losses: tuple[str, ...]  # as hexadecimal floats, exact
+    digest: str  # of every parameter and gradient
+    statistics: dict[str, int]
+    samples: tuple[Sample, ...]
+    seconds: float
+
+
+def run(wheel: Path, output: Path, model: str, steps: int) -> str:
+    """Trains and returns a report for the reader; writes the timeline's picture into `output`.
+
+    Raises ResultsDiffer when the runs differ, TrialFailed when one does not end, WrongPlatform when the wheel is for
+    another interpreter.
+    """
+    if not parse_name(wheel).tags & set(sys_tags()):
+        raise WrongPlatform(
+            f"{wheel.name} is not for this interpreter ({sys.version.split()[0]}): use the one it is for"
+        )
+    with tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as name:
+        folder = Path(name)
+        report.stage("environment")
+        python = _environment(folder, wheel)
+        report.stage("train: without Large Model Support")
+        stock = _train(python, folder, model, steps, None)
+        report.stage("train: with it, memory sufficient")
+        peak = _train(python, folder, model, steps, UNLIMITED).statistics["allocated_bytes.peak"]
+        limit = peak // OVERSUBSCRIPTION
+        report.stage(f"train: with it, in {limit / _MIB:.1f} MiB")
+        limited = _train(python, folder, model, steps, limit)
+    output.mkdir(parents=True, exist_ok=True)
+    picture = output / f"lms-{model}.png"
+    timeline.draw(
+        picture, limited.samples, limit, f"Training {model}: {peak / _MIB:.0f} MiB of tensors in {limit / _MIB:.0f} MiB"
+    )
+    same = stock.losses == limited.losses and stock.digest == limited.digest
+    text = _describe(model, stock, limited, peak, limit, same, picture)
+    if not same:
+        raise ResultsDiffer(f"results differ, which is a bug in Large Model Support: please report it\n{text}")
+    return text
+
+
+def _environment(folder: Path, wheel: Path) -> Path:
+    """Makes a virtual environment with the wheel in it and returns its interpreter."""
+    venv.create(folder / "venv", with_pip=True, symlinks=True)
+    python = folder / "venv" / "bin" / "python"
+    words: list[str | Path] = [
+        python,
+        "-m",
+        "pip",
+        "install",
+        "--disable-pip-version-check",
+        "--no-input",
+        "--quiet",
+        wheel.resolve(),
+    ]
+    with report.progress("pip install", None):
+        installed = command.run(words)
+    if installed.code:
+        raise TrialFailed(f"pip cannot install {wheel.name}: {_last_line(installed.error_text)}")
+    return python
+
+
+def _train(python: Path, folder: Path, model: str, steps: int, limit: int | None) -> Training:
+    # Copies, in a folder of their own: the interpreter looks for modules beside the program first.
+    program = folder / "program"
+    if not program.exists():
+        program.mkdir()
+        shutil.copy(paths.models_file(), program / "models.py")
+        shutil.copy(paths.trial_program(), program / "training.py")
+    words: list[str | Path] = [python, program / "training.py", model, str(steps)]
+    if limit is not None:
+        words.append(str(limit))
+    environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    with report.progress(f"train {model}", steps) as show:
+
+        def on_line(line: str) -> None:
+            entry = json.loads(line)
+            if "step" in entry:
+                show(entry["step"])
+
+        finished = command.run(words, folder=folder, environment=environment, on_line=on_line)
+    if finished.code:
+        raise TrialFailed(
+            f"training {model} ended with exit code {finished.code}: {_last_line(finished.error_text)}; "
+            "run again with -v for all that it said"
+        )
+    return read_training([json.loads(line) for line in finished.text.splitlines()])
+
+
+def read_training(entries: Sequence[dict[str, Any]]) -> Training:
+    """Reads what the training program printed, one JSON object a line."""
+    last = entries[-1]
+    return Training(
+        losses=tuple(entry["loss"] for entry in entries if "step" in entry),
+        digest=last["digest"],
+        statistics=last["statistics"],
+        samples=tuple(Sample(*entry["sample"]) for entry in entries if "sample" in entry),
+        seconds=last["seconds"],
+    )
+
+
+def _describe(model: str, stock: Training, limited: Training, peak: int, limit: int, same: bool, picture: Path) -> str:
+    first, last = (float.fromhex(stock.losses[index]) for index in (0, -1))
+    first_limited, last_limited = (float.fromhex(limited.losses[index]) for index in (0, -1))
+    moved = limited.statistics
+    return "\n".join(
+        (
+            f"{model}: {len(stock.losses)} steps, {peak / _MIB:.1f} MiB of tensors in {limit / _MIB:.1f} MiB",
+            f"  loss without   {first!r} -> {last!r}   ({stock.seconds:.1f} s)",
+            f"  loss with      {first_limited!r} -> {last_limited!r}   ({limited.seconds:.1f} s)",
+            f"  losses, parameters and gradients: {'equal to the bit' if same else 'DIFFERENT'}",
+            f"  copied out {moved['out.bytes'] / _MIB:.1f} MiB, in {moved['in.bytes'] / _MIB:.1f} MiB",
+            f"  resident at most {moved['resident_bytes.peak'] / _MIB:.1f} MiB{_over(moved['over_limit_bytes.peak'])}",
+            f"  memory over time: {picture}",
+        )
+    )
+
+
+def _over(excess: int) -> str:
+    return f" ({excess / _MIB:.1f} MiB over the limit, for one operation's own tensors)" if excess else ""
+
+
+def _last_line(text: str) -> str:
+    return (text.strip().splitlines() or ["it said nothing"])[-1]

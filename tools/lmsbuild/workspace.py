@@ -1,0 +1,58 @@
+"""The temporary folder of one build, beside its output, so that the finished wheel moves into place at once.
+
+Its name says what it is. A run that is killed leaves it behind, and the next run into the same folder removes it.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from lmsbuild import report
+from lmsbuild.errors import OutputNotWritable
+
+_PREFIX = ".lmsbuild-"
+_LOCK = "lock"
+
+
+@contextmanager
+def workspace(output: Path) -> Iterator[Path]:
+    """Yields a new folder in `output`, which is made when it is missing; removes the new folder at the end.
+
+    Raises OutputNotWritable.
+    """
+    try:
+        output.mkdir(parents=True, exist_ok=True)
+        _remove_leftovers(output)
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=output))
+    except OSError as error:
+        raise OutputNotWritable(
+            f"cannot write to {output}: {error.strerror}; give a folder that you may write to with --output"
+        ) from error
+    try:
+        with (folder / _LOCK).open("w") as lock:
+            # Held until this process ends, however it ends: an unlocked folder is a dead run's.
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def publish(file: Path, target: Path) -> None:
+    """Moves a finished file to its place in one step. Raises OSError."""
+    with file.open("rb") as stream:
+        os.fsync(stream.fileno())
+    os.replace(file, target)
+
+
+def _remove_leftovers(output: Path) -> None:
+    for folder in output.glob(f"{_PREFIX}*"):
+        with suppress(OSError), (folder / _LOCK).open("r") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            report.note(f"removing {folder.name}, which an interrupted run left behind")
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,170 @@
+"""How long a program waits for copies: the replay with a clock and a link, and two bounds on what is possible.
+
+An operation takes the time that it took when the trace was recorded, divided by a speed-up that stands for a GPU: time
+outside of operations (Python) does not count, since a GPU works through a queue meanwhile. The link copies in both
+directions at once, one block at a time in each.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import linprog
+from scipy.sparse import coo_matrix
+
+from lmsreplay.gaps import Gaps
+from lmsreplay.trace import BEGIN, END, Trace
+
+#: The default speed-up. The recording machine has two cores: 77 GFLOP/s (matrix product, float32) and 16 GB/s (memory).
+#: An NVIDIA V100 has 15.7 TFLOP/s and 900 GB/s, that is 204 and 56 times as much; 100 is about their geometric mean.
+SPEEDUP = 100.0
+
+#: GB/s in each direction of a link: PCIe 3, 4 and 5 with 16 lanes, NVLink-C2C.
+LINKS = (12.0, 25.0, 55.0, 450.0)
+
+#: Into how many slices of equal numbers of events an iteration is cut for :func:`ordered_bound`.
+SLICES = 60
+
+
+def compute_seconds(trace: Trace, speedup: float) -> NDArray[np.float64]:
+    """By event: the time from it to the next one, as far as some operation is under way, divided by ``speedup``."""
+    depth = np.cumsum(np.where(trace.kind == BEGIN, 1, 0) - np.where(trace.kind == END, 1, 0))
+    elapsed = np.diff(trace.time, append=trace.time[-1:])
+    return np.where(depth > 0, elapsed, 0) * 1e-9 / speedup
+
+
+def even_iterations(trace: Trace, seconds: NDArray[np.float64], iteration: int) -> NDArray[np.float64]:
+    """The same with every steady iteration as slow as ``iteration``: timing noise would blur the comparison."""
+    even = seconds.copy()
+    first, stop = trace.iterations[iteration], trace.iterations[iteration + 1]
+    pattern = seconds[first:stop]
+    for begin, end in zip(trace.iterations[:-1], trace.iterations[1:], strict=True):
+        if end - begin == stop - first:
+            even[begin:end] = pattern
+    return even
+
+
+def busy_bound(compute: float, bytes_in: float, bytes_out: float, bandwidth: float) -> float:
+    """Seconds that the computation takes, or the busier direction of the link, whichever is longer."""
+    return max(compute, bytes_in / bandwidth, bytes_out / bandwidth)
+
+
+class _Program:
+    """A linear program that grows by columns and by entries of its rows ``<= right``."""
+
+    def __init__(self) -> None:
+        self.cost: list[float] = []
+        self.low: list[float] = []
+        self.high: list[float] = []
+        self.rows: list[int] = []
+        self.columns: list[int] = []
+        self.values: list[float] = []
+        self.right: list[float] = []
+
+    def column(self, low: float, high: float, cost: float = 0.0) -> int:
+        self.cost.append(cost)
+        self.low.append(low)
+        self.high.append(high)
+        return len(self.cost) - 1
+
+    def row(self, right: float) -> int:
+        self.right.append(right)
+        return len(self.right) - 1
+
+    def add(self, row: int, column: int, value: float) -> None:
+        self.rows.append(row)
+        self.columns.append(column)
+        self.values.append(value)
+
+    def minimum(self) -> float:
+        matrix = coo_matrix((self.values, (self.rows, self.columns)), shape=(len(self.right), len(self.cost))).tocsr()
+        bounds = np.column_stack([self.low, self.high])
+        result = linprog(self.cost, A_ub=matrix, b_ub=self.right, bounds=bounds, method="highs")
+        if result.fun is None:
+            raise ValueError(f"no schedule fits: {result.message}")
+        return float(result.fun)
+
+
+def ordered_bound(
+    gaps: Gaps, seconds: NDArray[np.float64], limit: int, bandwidth: float, slices: int = SLICES
+) -> float:
+    """Seconds per steady iteration below which no schedule gets, whatever it evicts and however it copies.
+
+    A linear relaxation of what any schedule must obey: contents leave after they were made, come back before they are
+    used, and what is resident fits under the limit. The iteration is cut into slices; blocks are divisible; a slice takes
+    at least its computation, and at least as long as what it copies in either direction; within a slice the order does
+    not count, and the limit holds at its densest moment only.
+
+    :param seconds: by moment of the iteration, the computation until the next.
+    :param slices: more of them make the bound tighter, and slower to compute.
+    :raises ValueError: no schedule fits under the limit.
+    """
+    moments = len(gaps.live)
+    edges = np.unique(np.linspace(0, moments, min(slices, moments) + 1).astype(int))
+    count = len(edges) - 1
+    slice_of = np.searchsorted(edges, np.arange(moments), side="right") - 1
+    compute = np.add.reduceat(seconds, edges[:-1])
+    densest = [int(low + np.argmax(gaps.live[low:high])) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    unit = float(limit)
+    linear = _Program()
+    for t in range(count):
+        linear.column(float(compute[t]), np.inf, cost=1.0)  # the time of the slice
+    out_row = [linear.row(0.0) for _ in range(count)]
+    in_row = [linear.row(0.0) for _ in range(count)]
+    memory_row = [linear.row((limit - float(gaps.live[m])) / unit) for m in densest]
+    for t in range(count):
+        linear.add(out_row[t], t, -bandwidth / unit)
+        linear.add(in_row[t], t, -bandwidth / unit)
+
+    def slices_of(begin: int, end: int) -> list[int]:
+        first, last = slice_of[begin % moments], slice_of[(end - 1) % moments]
+        passed = (int(last) - int(first)) % count
+        if passed == 0 and end - begin > moments // 2:
+            passed = count  # around the whole iteration
+        return [(int(first) + k) % count for k in range(passed + 1)]
+
+    for version in range(len(gaps.written)):
+        made = int(gaps.made[version])
+        members = np.flatnonzero(gaps.version == version)
+        members = members[np.argsort((gaps.begin[members] - made) % moments)]
+        costs = gaps.written[version] > 0
+        sent: list[int] = []  # columns: bytes of this version that were written so far
+        since: int | None = None  # the slice after the last one in which it could be written
+        for g in members.tolist():
+            begin, end, size = int(gaps.begin[g]), int(gaps.end[g]), float(gaps.nbytes[g]) / unit
+            away_before: int | None = None
+            passed = slices_of(begin, end)
+            for index, t in enumerate(passed):
+                if costs and since != t:
+                    sent.append(linear.column(0.0, size))
+                    linear.add(out_row[t], sent[-1], 1.0)
+                    since = t
+                is_last = index == len(passed) - 1
+                away = linear.column(0.0, 0.0 if is_last and gaps.read[g] else size)  # at the end of the slice
+                back = linear.column(0.0, size if gaps.read[g] else 0.0)
+                linear.add(in_row[t], back, 1.0)
+                inside = any(begin <= m < end for m in (densest[t], densest[t] - moments))
+                if inside:
+                    linear.add(memory_row[t], away, -1.0)
+                    linear.add(memory_row[t], back, -1.0)
+                if costs:
+                    row = linear.row(0.0)  # only what was written can have left
+                    linear.add(row, away, 1.0)
+                    linear.add(row, back, 1.0)
+                    for column in sent:
+                        linear.add(row, column, -1.0)
+                else:
+                    row = linear.row(size)
+                    linear.add(row, away, 1.0)
+                    linear.add(row, back, 1.0)
+                if away_before is not None:
+                    row = linear.row(0.0)  # what was away is still, or came back
+                    linear.add(row, away_before, 1.0)
+                    linear.add(row, away, -1.0)
+                    linear.add(row, back, -1.0)
+                away_before = away
+        if costs and len(sent) > 1:
+            row = linear.row(float(gaps.written[version]) / unit)
+            for column in sent:
+                linear.add(row, column, 1.0)
+    return linear.minimum()
