@@ -4,15 +4,9 @@
 
 namespace lms {
 
-namespace {
-
-std::uint64_t arena_granules(std::uint64_t bytes) { return (bytes + Arena::granule - 1) / Arena::granule; }
-
-}  // namespace
-
 std::unique_ptr<Arena> Arena::make(char* base, std::uint64_t span) {
-  span -= span % granule;
-  void* table = mmap(nullptr, arena_granules(span) * sizeof(std::atomic<Block*>), PROT_READ | PROT_WRITE,
+  span -= span % (2 * large_block);
+  void* table = mmap(nullptr, span / granule * sizeof(std::atomic<Block*>), PROT_READ | PROT_WRITE,
                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (table == MAP_FAILED) {
     return nullptr;
@@ -21,28 +15,36 @@ std::unique_ptr<Arena> Arena::make(char* base, std::uint64_t span) {
 }
 
 Arena::Arena(char* base, std::uint64_t span, std::atomic<Block*>* table)
-    : base_(base), span_(span), table_(table), ranges_(span) {}
+    : base_(base), span_(span), table_(table), large_begin_(span / 2), small_(span / 2), large_(span / 2) {}
 
-Arena::~Arena() { munmap(table_, arena_granules(span_) * sizeof(std::atomic<Block*>)); }
+Arena::~Arena() { munmap(table_, span_ / granule * sizeof(std::atomic<Block*>)); }
+
+Ranges* Arena::ranges_for(const Block* block, std::uint64_t* begin) {
+  *begin = block->bytes < large_block ? 0 : large_begin_;
+  return block->bytes < large_block ? &small_ : &large_;
+}
 
 bool Arena::place(Block* block) {
-  const std::uint64_t offset = ranges_.take(arena_granules(block->bytes) * granule);
+  std::uint64_t begin = 0;
+  const std::uint64_t offset = ranges_for(block, &begin)->take(footprint(block->bytes));
   if (offset == Ranges::none) {
     return false;
   }
-  block->address = base_ + offset;
+  block->address = base_ + begin + offset;
   publish(block, block);
   return true;
 }
 
 void Arena::remove(const Block* block) {
   publish(block, nullptr);
-  ranges_.give(static_cast<std::uint64_t>(block->address - base_), arena_granules(block->bytes) * granule);
+  std::uint64_t begin = 0;
+  Ranges* ranges = ranges_for(block, &begin);
+  ranges->give(static_cast<std::uint64_t>(block->address - base_) - begin, footprint(block->bytes));
 }
 
 void Arena::publish(const Block* block, Block* entry) {
   const std::uint64_t first = static_cast<std::uint64_t>(block->address - base_) / granule;
-  for (std::uint64_t index = 0; index < arena_granules(block->bytes); ++index) {
+  for (std::uint64_t index = 0; index < footprint(block->bytes) / granule; ++index) {
     table_[first + index].store(entry, std::memory_order_release);
   }
 }

@@ -17,11 +17,19 @@ namespace lms {
 
 class Arena {
  public:
-  // Ranges start at multiples of this, in bytes: the largest page size in common use, so that the table stays small.
-  // Only address space is rounded up to it, never memory.
+  // Ranges of less than large_block bytes start at multiples of granule: the largest page size in common use, so that the
+  // table stays small. Larger ones start at multiples of large_block, so that huge pages fit. Only address space is
+  // rounded up to these, never memory.
   static constexpr std::uint64_t granule = 64 << 10;
+  static constexpr std::uint64_t large_block = 2 << 20;
 
-  // Null when the system refuses memory for the table.
+  // Bytes of address space that a block of `bytes` takes.
+  static constexpr std::uint64_t footprint(std::uint64_t bytes) {
+    return bytes < large_block ? (bytes + granule - 1) / granule * granule
+                               : (bytes + large_block - 1) / large_block * large_block;
+  }
+
+  // `base` is a multiple of large_block. Null when the system refuses memory for the table.
   static std::unique_ptr<Arena> make(char* base, std::uint64_t span);
 
   Arena(char* base, std::uint64_t span, std::atomic<Block*>* table);
@@ -47,11 +55,14 @@ class Arena {
 
  private:
   void publish(const Block* block, Block* entry);
+  Ranges* ranges_for(const Block* block, std::uint64_t* begin);
 
   char* base_;
   std::uint64_t span_;
   std::atomic<Block*>* table_;
-  Ranges ranges_;
+  std::uint64_t large_begin_;  // offset from which on large blocks live; the others live before it
+  Ranges small_;
+  Ranges large_;
 };
 
 }  // namespace lms

@@ -21,9 +21,23 @@ constexpr std::uint64_t host_least_address_space = 1ULL << 30;
 
 int host_protection(Access access) { return access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE; }
 
-// Whole granules, so that neighbours of any size touch and the kernel can join their mappings. Only pages that are
-// touched cost memory.
-std::size_t host_granules(std::size_t bytes) { return (bytes + Arena::granule - 1) / Arena::granule * Arena::granule; }
+bool host_is_large(std::size_t bytes) { return bytes >= Arena::large_block; }
+
+// How much of its footprint a block's mapping covers. A small block's covers all, so that neighbours of any size touch
+// and the kernel can join their mappings; only pages that are touched cost memory. A large block's ends with the block:
+// in a huge page beyond its end it would take more memory than its bytes.
+std::size_t host_length(std::size_t bytes) { return host_is_large(bytes) ? bytes : Arena::footprint(bytes); }
+
+char* host_align(char* address) {
+  const std::size_t over = reinterpret_cast<std::uintptr_t>(address) % Arena::large_block;
+  return over == 0 ? address : address + (Arena::large_block - over);
+}
+
+void host_unmap_between(char* begin, char* end) {
+  if (begin < end) {
+    munmap(begin, static_cast<std::size_t>(end - begin));
+  }
+}
 
 // The kernel allows a process so many mappings (vm.max_map_count), and a range that came back, or whose neighbours are
 // away, needs one of its own. Past the limit hardly any call works, so nine tenths of it is the end. Thread-safe.
@@ -88,17 +102,23 @@ class HostBackend final : public Backend {
   bool crowded() override { return !mappings_.has_room(); }
 
   bool map(char* address, std::size_t bytes) override {
-    return mprotect(address, host_granules(bytes), PROT_READ | PROT_WRITE) == 0;
+    if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
+      return false;
+    }
+    if (host_is_large(bytes)) {
+      madvise(address, bytes, MADV_HUGEPAGE);  // advice: many times cheaper to fill and to give back
+    }
+    return true;
   }
 
   bool unmap(char* address, std::size_t bytes) override {
     // A fresh mapping rather than mprotect + madvise: one call, and the kernel joins it with its neighbours.
-    return mmap(address, host_granules(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
+    return mmap(address, host_length(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                 0) != MAP_FAILED;
   }
 
   bool protect(char* address, std::size_t bytes, Access access) override {
-    return mprotect(address, host_granules(bytes), host_protection(access)) == 0;
+    return mprotect(address, host_length(bytes), host_protection(access)) == 0;
   }
 
   bool copy_out(const char* address, std::size_t bytes, const Slot& slot) override {
@@ -107,19 +127,34 @@ class HostBackend final : public Backend {
 
   bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access) override {
     // Filled aside and moved into place, so that another thread which reaches the block through a raw pointer either
-    // faults or finds all of it.
-    void* aside = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-    if (aside == MAP_FAILED) {
+    // faults or finds all of it. A large block's place aside is aligned as the block is: then its huge pages move whole.
+    const bool large = host_is_large(bytes);
+    const std::size_t reserved = large ? bytes + Arena::large_block : bytes;
+    void* memory = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (large ? 0 : MAP_POPULATE), -1, 0);
+    if (memory == MAP_FAILED) {
+      errno = ENOMEM;
       return false;
     }
-    const bool filled = slot.segment->read(slot.offset, static_cast<char*>(aside), bytes);
-    if (!filled || (access == Access::read_only && mprotect(aside, bytes, PROT_READ) != 0) ||
-        mremap(aside, bytes, host_granules(bytes), MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+    char* begin = static_cast<char*>(memory);
+    char* aside = large ? host_align(begin) : begin;
+    if (large) {
+      madvise(aside, bytes, MADV_HUGEPAGE);
+    }
+    if (!slot.segment->read(slot.offset, aside, bytes)) {
       const int error_number = errno;
-      munmap(aside, bytes);
+      munmap(begin, reserved);
       errno = error_number;
       return false;
     }
+    if ((access == Access::read_only && mprotect(aside, bytes, PROT_READ) != 0) ||
+        mremap(aside, bytes, host_length(bytes), MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+      munmap(begin, reserved);
+      errno = ENOMEM;
+      return false;
+    }
+    host_unmap_between(begin, aside);
+    host_unmap_between(aside + bytes, begin + reserved);
     return true;
   }
 
@@ -136,9 +171,14 @@ std::unique_ptr<Backend> make_host_backend(std::uint64_t address_space) {
   std::uint64_t bytes = address_space != 0 ? address_space : host_most_address_space;
   const std::uint64_t least = address_space != 0 ? address_space : host_least_address_space;
   for (; bytes >= least; bytes /= 2) {
-    void* base = mmap(nullptr, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (base != MAP_FAILED) {
-      return std::make_unique<HostBackend>(static_cast<char*>(base), bytes);
+    const std::uint64_t reserved = bytes + Arena::large_block;
+    void* memory = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory != MAP_FAILED) {
+      char* begin = static_cast<char*>(memory);
+      char* base = host_align(begin);
+      host_unmap_between(begin, base);
+      host_unmap_between(base + bytes, begin + reserved);
+      return std::make_unique<HostBackend>(base, bytes);
     }
   }
   return nullptr;
