@@ -17,8 +17,8 @@ namespace lms {
 
 class Arena {
  public:
-  // Ranges of less than large_block bytes start at multiples of granule: the largest page size in common use, so that the
-  // table stays small. Larger ones start at multiples of large_block, so that huge pages fit. Only address space is
+  // Ranges of less than large_block bytes start at multiples of granule: the largest page size in common use, so that
+  // the table stays small. Larger ones start at multiples of large_block, so that huge pages fit. Only address space is
   // rounded up to these, never memory.
   static constexpr std::uint64_t granule = 64 << 10;
   static constexpr std::uint64_t large_block = 2 << 20;

@@ -24,7 +24,7 @@ class Backend {
   virtual ~Backend() = default;
 
   virtual std::size_t page_bytes() const = 0;
-  virtual char* base() const = 0;        // a multiple of Arena::large_block
+  virtual char* base() const = 0;  // a multiple of Arena::large_block
   virtual std::size_t span() const = 0;  // bytes of address space
 
   // True when an access to a range without pages faults and can be served, so that a block which somebody may still
@@ -48,8 +48,8 @@ class Backend {
   // Copies a range that has pages (and is read-only meanwhile) into the slot. False on a failure of the store.
   virtual bool copy_out(const char* address, std::size_t bytes, const Slot& slot) = 0;
 
-  // Gives the range pages that hold the slot's contents. No other thread sees the range before all of it is there. False
-  // with errno ENOMEM when the system refuses pages, with another errno when the store cannot be read.
+  // Gives the range pages that hold the slot's contents. No other thread sees the range before all of it is there.
+  // False with errno ENOMEM when the system refuses pages, with another errno when the store cannot be read.
   virtual bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access) = 0;
 };
 

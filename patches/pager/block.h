@@ -13,11 +13,11 @@ namespace lms {
 class Thread;
 
 enum class State : std::uint8_t {
-  unused,    // no block lives here: freed, perhaps cached with its pages
+  unused,  // no block lives here: freed, perhaps cached with its pages
   resident,  // has device pages
-  leaving,   // being copied to the host store; readable meanwhile
-  away,      // no device pages; its contents are in the host store
-  arriving   // being copied back
+  leaving,  // being copied to the host store; readable meanwhile
+  away,  // no device pages; its contents are in the host store
+  arriving  // being copied back
 };
 
 // The state that has to change in one step, in one 64-bit word:
@@ -45,13 +45,13 @@ inline constexpr std::uint64_t generation(std::uint64_t value) { return value >>
 struct alignas(64) Block {
   std::atomic<std::uint64_t> word{0};
   std::atomic<std::uint64_t> last_use{0};
-  std::atomic<bool> seen{false};            // an operation had it as a tensor's storage: it may be paged out
+  std::atomic<bool> seen{false};  // an operation had it as a tensor's storage: it may be paged out
   std::atomic<const Thread*> owner{nullptr};  // the thread and the scope that allocated it; see thread.h
   std::atomic<std::uint64_t> scope{0};
   char* address = nullptr;  // fixed while the block or its cached pages exist
   std::uint64_t bytes = 0;  // whole pages
   BlockId id = no_block;
-  Slot slot;              // host copy; guarded by the pager's lock
+  Slot slot;  // host copy; guarded by the pager's lock
   Block* older = nullptr;  // neighbours in a free list; guarded by that list's lock
   Block* newer = nullptr;
 

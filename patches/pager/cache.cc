@@ -84,7 +84,7 @@ void Cache::unlock() {
   }
 }
 
-std::uint64_t Cache::sum(std::atomic<std::uint64_t> Shard::*counter) const {
+std::uint64_t Cache::sum(std::atomic<std::uint64_t> Shard::* counter) const {
   std::uint64_t total = 0;
   for (const Shard& shard : shards_) {
     total += (shard.*counter).load(std::memory_order_relaxed);

@@ -30,8 +30,8 @@ class Cache {
 
   std::uint64_t bytes() const;
 
-  // How often take() found a block, and how often put() got one, in all. Counted here because the shards' locks are held
-  // anyway: a counter that all threads share costs more than the rest of a call.
+  // How often take() found a block, and how often put() got one, in all. Counted here because the shards' locks are
+  // held anyway: a counter that all threads share costs more than the rest of a call.
   std::uint64_t takes() const;
   std::uint64_t puts() const;
 
@@ -56,7 +56,7 @@ class Cache {
   static void add(std::atomic<std::uint64_t>* counter, std::uint64_t amount) {
     counter->store(counter->load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
   }
-  std::uint64_t sum(std::atomic<std::uint64_t> Shard::*counter) const;
+  std::uint64_t sum(std::atomic<std::uint64_t> Shard::* counter) const;
   static void insert(Shard* shard, Block* block);
   static void remove(Shard* shard, List* list, Block* block);
 

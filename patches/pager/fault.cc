@@ -100,9 +100,8 @@ void fault_after_fork(bool child) {
 bool serve(Pager* pager) {
   static std::mutex& lock = *new std::mutex;
   static std::once_flag& once = *new std::once_flag;
-  std::call_once(once, [] {
-    pthread_atfork(fault_before_fork, [] { fault_after_fork(false); }, [] { fault_after_fork(true); });
-  });
+  std::call_once(
+      once, [] { pthread_atfork(fault_before_fork, [] { fault_after_fork(false); }, [] { fault_after_fork(true); }); });
   const std::lock_guard<std::mutex> guard(lock);
   for (std::atomic<Pager*>& entry : fault_pagers) {
     if (entry.load(std::memory_order_relaxed) == nullptr) {

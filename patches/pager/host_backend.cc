@@ -60,15 +60,15 @@ class HostMappings {
   static constexpr std::int64_t calls_when_full = 64;
 
   static std::int64_t allowed() {
-    std::int64_t value = default_limit;
+    std::int64_t value = 0;
     if (std::FILE* file = std::fopen("/proc/sys/vm/max_map_count", "re")) {
       char text[32] = {};
-      if (std::fgets(text, sizeof text, file) != nullptr && std::atoll(text) > 0) {
-        value = std::atoll(text);
+      if (std::fgets(text, sizeof text, file) != nullptr) {
+        value = std::strtoll(text, nullptr, 10);
       }
       std::fclose(file);
     }
-    return value;
+    return value > 0 ? value : default_limit;
   }
 
   static std::int64_t count() {
@@ -127,7 +127,8 @@ class HostBackend final : public Backend {
 
   bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access) override {
     // Filled aside and moved into place, so that another thread which reaches the block through a raw pointer either
-    // faults or finds all of it. A large block's place aside is aligned as the block is: then its huge pages move whole.
+    // faults or finds all of it. A large block's place aside is aligned as the block is: then its huge pages move
+    // whole.
     const bool large = host_is_large(bytes);
     const std::size_t reserved = large ? bytes + Arena::large_block : bytes;
     void* memory = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,

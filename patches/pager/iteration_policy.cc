@@ -15,7 +15,7 @@ constexpr std::uint64_t iteration_agree = 24;         // uses that must agree be
 constexpr std::uint64_t iteration_agree_alone = 96;   // the same without a long-lived block among them
 constexpr std::uint64_t iteration_agree_most = 256;   // more are not compared
 constexpr unsigned iteration_places = 192;            // earlier places tried at a time
-constexpr unsigned iteration_strikes = 6;             // uses by unexpected blocks that make a departure
+constexpr unsigned iteration_strikes = 24;            // uses by unexpected blocks that make a departure
 constexpr std::uint64_t iteration_fresh = 64;         // uses for which an order of candidates serves
 constexpr std::uint64_t iteration_settled = 32;       // uses that a cycle must foresee before it is worth a plan
 constexpr std::int64_t iteration_credit = 8;          // per event
@@ -171,7 +171,7 @@ void IterationPolicy::adopt(Position length) {
   strikes_ = 0;
   following_ = true;
   joined_ = now_;
-  planned_ = false;
+  planned_ = relinked_ = false;
   sorted_at_ = 0;
 }
 
@@ -231,9 +231,10 @@ void IterationPolicy::join_lives(Position begin) {
       if (step == scan.tail) break;
     }
   }
-  // Exact predecessors first; the rest by size, the latest to the latest.
+  // Exact predecessors first; the rest by size, the latest to the latest, or to the one used first, since what was saved
+  // last is used first on the way back.
   const auto later = [](const Life& a, const Life& b) {
-    return a.bytes != b.bytes ? a.bytes > b.bytes : a.used != b.used ? a.used > b.used : a.step > b.step;
+    return a.bytes != b.bytes ? a.bytes > b.bytes : a.used != b.used ? a.used > b.used : a.step < b.step;
   };
   for (const bool exact : {true, false}) {
     std::sort(heads.begin(), heads.end(), later);
@@ -282,16 +283,16 @@ void IterationPolicy::form_groups() {
 bool IterationPolicy::follow(const Event& event) {
   const CycleStep& step = cycle_[cursor_];
   if (step.use != event.use || step.bytes != event.bytes) return false;
-  if (event.use != Use::allocate) {
-    if (step.expected == event.block) {
-      if (strikes_ > 0 && cursor_ % 8 == 0) --strikes_;
-    } else {
-      if (step.expected != no_block && ++strikes_ > iteration_strikes) return false;
-      unbind(event.block);
-    }
+  if (event.use != Use::allocate && step.expected != event.block) {
+    strikes_ += step.block != no_block ? 4 : 1;
+    if (strikes_ > iteration_strikes) return false;
+    exchange(event.block);
+  } else if (strikes_ > 0 && cursor_ % 8 == 0) {
+    --strikes_;
   }
   const Step done = cursor_;
   cursor_ = after(cursor_);
+  if (cursor_ == 0 && relinked_) planned_ = relinked_ = false;
   bind(event.block, done);
   ++foreseen_;
   return true;
@@ -305,6 +306,25 @@ void IterationPolicy::bind(BlockId block, Step step) {
   const Step next = cycle_[step].next;
   if (next != iteration_no_step) cycle_[next].expected = block;
   if (planned_ && cycle_[step].leaves) push(&openings_, span_of(block), later_last);
+}
+
+// The step at the cursor uses `block` instead of the one that was expected: of blocks that were born in the last
+// iteration and live on, it is not certain which one is whose successor. They exchange what is foreseen for them.
+void IterationPolicy::exchange(BlockId block) {
+  const BlockId other = cycle_[cursor_].expected;
+  const Step last = track(block).last;
+  const Step next = last != iteration_no_step ? cycle_[last].next : iteration_no_step;
+  unbind(block);
+  if (cycle_[cursor_].block != no_block || last == iteration_no_step || cycle_[last].block != no_block) return;
+  relinked_ = true;
+  cycle_[last].next = cursor_;
+  if (other == no_block || !tracks_[other].alive || tracks_[other].last == iteration_no_step) return;
+  cycle_[tracks_[other].last].next = next;
+  if (next == iteration_no_step) return;
+  cycle_[next].expected = other;
+  if (!planned_) return;
+  if (cycle_[tracks_[other].last].leaves) push(&openings_, span_of(other), later_last);
+  knows_absent_ = false;
 }
 
 void IterationPolicy::unbind(BlockId block) {
@@ -561,6 +581,7 @@ BlockId IterationPolicy::early_victim(const BlockSource& blocks) {
 void IterationPolicy::leave(BlockId id) {
   const Span span = span_of(id);
   if (span.next == 0) return;
+  tracks_[id].fetched = false;
   if (tracks_[id].stays) {
     tracks_[id].stays = false;
     stays_.erase(std::remove_if(stays_.begin(), stays_.end(), [id](const Stay& stay) { return stay.block == id; }),

@@ -106,6 +106,7 @@ class IterationPolicy : public Policy {
   void form_groups();
   bool follow(const Event& event);
   void bind(BlockId block, Step step);
+  void exchange(BlockId block);
   void unbind(BlockId block);
   bool rejoin();
   void rejoin_after(Step step);
@@ -145,6 +146,8 @@ class IterationPolicy : public Policy {
   bool following_ = false;
   unsigned strikes_ = 0;          // uses by another block than expected, forgiven one by one
   Position joined_ = 0;           // where following began
+
+  bool relinked_ = false;         // the plan rests on successions that turned out otherwise
 
   bool planned_ = false;
   std::uint64_t planned_limit_ = 0;

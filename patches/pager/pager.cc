@@ -56,9 +56,7 @@ class PagerStall {
 }  // namespace
 
 Pager::Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena)
-    : backend_(std::move(backend)),
-      arena_(std::move(arena)),
-      page_bytes_(backend_->page_bytes()) {}
+    : backend_(std::move(backend)), arena_(std::move(arena)), page_bytes_(backend_->page_bytes()) {}
 
 void* Pager::operator new(std::size_t bytes) {
   void* memory = nullptr;
@@ -167,7 +165,8 @@ Status Pager::allocate(std::uint64_t bytes, void** out) {
     return Status(LMS_INVALID_ARGUMENT, "a block needs at least one byte");
   }
   if (bytes > backend_->span()) {
-    return Status(LMS_OUT_OF_MEMORY, "a block of " + std::to_string(bytes) + " bytes is larger than the address space of " +
+    return Status(LMS_OUT_OF_MEMORY, "a block of " + std::to_string(bytes) +
+                                         " bytes is larger than the address space of " +
                                          std::to_string(backend_->span()) + " bytes");
   }
   const std::uint64_t whole = (bytes + page_bytes_ - 1) / page_bytes_ * page_bytes_;
@@ -209,11 +208,10 @@ Status Pager::allocate_slow(std::uint64_t bytes, Block** out) {
   // Cached blocks hold address space and mappings as well as memory.
   if (!arena_->place(block) && !(trim_cache(UINT64_MAX) && arena_->place(block))) {
     recycle(block);
-    return Status(LMS_OUT_OF_MEMORY, "the pager's address space is used up: no free range of " +
-                                         std::to_string(bytes) + " bytes; enable it with more address space");
+    return Status(LMS_OUT_OF_MEMORY, "the pager's address space is used up: no free range of " + std::to_string(bytes) +
+                                         " bytes; enable it with more address space");
   }
-  if (!backend_->map(block->address, bytes) &&
-      !(trim_cache(UINT64_MAX) && backend_->map(block->address, bytes))) {
+  if (!backend_->map(block->address, bytes) && !(trim_cache(UINT64_MAX) && backend_->map(block->address, bytes))) {
     status = system_refused("map pages", bytes);
     arena_->remove(block);
     recycle(block);
@@ -510,8 +508,8 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
   return {};
 }
 
-// Pages out until what is mapped fits the limit again, or nothing more can leave; even under `strict` what is in use now
-// may stay.
+// Pages out until what is mapped fits the limit again, or nothing more can leave; even under `strict` what is in use
+// now may stay.
 Status Pager::shrink(Lock* lock) {
   Status status;
   while (status.ok() && !unlimited_ && device_bytes_ > limit()) {
@@ -615,8 +613,8 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
     pager_raise_to(&resident_bytes_peak_, resident);
     ++copying_;
     lock->unlock();
-    arrived = backend_->copy_in(block->address, block->bytes, block->slot,
-                                write ? Access::read_write : Access::read_only);
+    arrived =
+        backend_->copy_in(block->address, block->bytes, block->slot, write ? Access::read_write : Access::read_only);
     const int error_number = errno;
     lock->lock();
     --copying_;
@@ -744,13 +742,13 @@ Status Pager::out_of_memory(std::uint64_t bytes) const {
     }
   }
   const std::uint64_t resident = resident_bytes_.load(std::memory_order_relaxed);
-  return Status(LMS_OUT_OF_MEMORY,
-                "out of memory under the limit: " + std::to_string(bytes) + " bytes requested, limit " +
-                    std::to_string(limit()) + ", resident " + std::to_string(resident) + " (pinned by operations or views " +
-                    std::to_string(pinned) + ", protected by a running operation or not yet seen as a tensor " +
-                    std::to_string(protected_or_unseen) + "), away " +
-                    std::to_string(allocated_bytes_.load(std::memory_order_relaxed) - resident) +
-                    " bytes; raise the limit, or make the largest operation smaller");
+  return Status(
+      LMS_OUT_OF_MEMORY,
+      "out of memory under the limit: " + std::to_string(bytes) + " bytes requested, limit " + std::to_string(limit()) +
+          ", resident " + std::to_string(resident) + " (pinned by operations or views " + std::to_string(pinned) +
+          ", protected by a running operation or not yet seen as a tensor " + std::to_string(protected_or_unseen) +
+          "), away " + std::to_string(allocated_bytes_.load(std::memory_order_relaxed) - resident) +
+          " bytes; raise the limit, or make the largest operation smaller");
 }
 
 // ------------------------------------------------------------------------------------------------ faults
@@ -812,8 +810,8 @@ void Pager::hold_faulted(Block* block) {
     faulted_.pop_front();
   }
   const std::uint64_t found = block->word.fetch_add(word::pin, std::memory_order_acq_rel);
-  faulted_.push_back(Faulted{Pin{block, word::generation(found)}, &Thread::current(),
-                             clock_.load(std::memory_order_relaxed)});
+  faulted_.push_back(
+      Faulted{Pin{block, word::generation(found)}, &Thread::current(), clock_.load(std::memory_order_relaxed)});
 }
 
 // Lets go of what was faulted in at least `age` operations ago: an access that is not through yet faults once more.
@@ -832,8 +830,8 @@ bool Pager::drop_faulted(std::uint64_t age) {
 // Lets go of the oldest that its thread has moved on from. False when there is none.
 bool Pager::drop_idle_faulted() {
   for (auto entry = faulted_.begin(); entry != faulted_.end(); ++entry) {
-    const auto newer = std::count_if(entry + 1, faulted_.end(),
-                                     [&](const Faulted& other) { return other.thread == entry->thread; });
+    const auto newer =
+        std::count_if(entry + 1, faulted_.end(), [&](const Faulted& other) { return other.thread == entry->thread; });
     if (newer >= pager_faulted_in_use) {
       drop_pin(entry->pin);
       faulted_.erase(entry);
@@ -872,8 +870,7 @@ void Pager::drain_events() {
 
 // Wakes the worker when the policy has something for it, and starts it at the first time.
 void Pager::look_ahead() {
-  if (stopping_ || unlimited_ ||
-      (policy_->prefetch(*this) == no_block && policy_->early_victim(*this) == no_block)) {
+  if (stopping_ || unlimited_ || (policy_->prefetch(*this) == no_block && policy_->early_victim(*this) == no_block)) {
     return;
   }
   if (!worker_runs_) {
@@ -887,7 +884,7 @@ void Pager::look_ahead() {
       std::thread([this] { work(); }).detach();
       worker_runs_ = true;
     } catch (const std::exception&) {
-      // No thread to be had: everything moves on demand.
+      worker_runs_ = false;  // no thread to be had: everything moves on demand
     }
     pthread_sigmask(SIG_SETMASK, &before, nullptr);
   }

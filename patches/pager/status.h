@@ -11,7 +11,7 @@ namespace lms {
 
 struct Status {
   Status() = default;
-  Status(lms_status code_, std::string message_) : code(code_), message(std::move(message_)) {}
+  Status(lms_status outcome, std::string sentence) : code(outcome), message(std::move(sentence)) {}
   bool ok() const { return code == LMS_OK; }
 
   lms_status code = LMS_OK;

@@ -201,9 +201,8 @@ void Store::release(const Slot& slot, std::uint64_t bytes) {
     }
     writable_ -= slot.segment->ranges.total();
   }
-  segments_.erase(std::find_if(segments_.begin(), segments_.end(), [&](const std::unique_ptr<Segment>& segment) {
-    return segment.get() == slot.segment;
-  }));
+  segments_.erase(std::find_if(segments_.begin(), segments_.end(),
+                               [&](const std::unique_ptr<Segment>& segment) { return segment.get() == slot.segment; }));
 }
 
 void Store::freeze() {

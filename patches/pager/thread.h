@@ -33,9 +33,11 @@ class Thread {
     return true;
   }
   bool end_scope() {
-    if (depth_ == 0 || --depth_ > 0) {
+    if (depth_ != 1) {
+      depth_ -= depth_ > 0 ? 1 : 0;
       return false;
     }
+    depth_ = 0;
     scope_.store(0, std::memory_order_release);
     return true;
   }

@@ -135,8 +135,7 @@ void visit_storages(const at::Tensor& tensor, const Visit& visit) {
   }
   if (tensor_impl->has_storage()) {
     // No checks: neither materialises a copy-on-write storage nor refuses a fake one (whose address is null).
-    const void* address =
-        tensor_impl->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
+    const void* address = tensor_impl->unsafe_storage().unsafeGetStorageImpl()->_mutable_data_ptr_no_checks().get();
     if (address != nullptr) {
       visit(address);
     }
@@ -300,9 +299,9 @@ void end_operation(const at::RecordFunction& function, at::ObserverContext* /*co
   }
 #if LMS_HAS_COLLECTIVES
   if (auto work = unfinished_work(function)) {
-    const auto first = std::find_if(operation_pins.rbegin(), operation_pins.rend(),
-                                    [](const lms::Pin& pin) { return pin.block == nullptr; })
-                           .base();
+    const auto first = std::find_if(operation_pins.rbegin(), operation_pins.rend(), [](const lms::Pin& pin) {
+                         return pin.block == nullptr;
+                       }).base();
     running_collectives().add(std::move(work), {first, operation_pins.end()});
     operation_pins.erase(first, operation_pins.end());
   }
@@ -427,6 +426,4 @@ int lms_torch_cpu_enabled(void) { return cpu_enabled.load() ? 1 : 0; }
 
 uint64_t lms_torch_cpu_min_size(void) { return cpu_min_size.load(std::memory_order_relaxed); }
 
-lms_pager* lms_torch_cpu_pager(void) {
-  return reinterpret_cast<lms_pager*>(cpu_pager.load(std::memory_order_acquire));
-}
+lms_pager* lms_torch_cpu_pager(void) { return reinterpret_cast<lms_pager*>(cpu_pager.load(std::memory_order_acquire)); }
