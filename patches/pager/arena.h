@@ -47,6 +47,9 @@ class Arena {
     return block != nullptr && static_cast<const char*>(address) < block->address + block->bytes ? block : nullptr;
   }
 
+  // The largest block that could ever be placed, in bytes.
+  std::uint64_t largest() const { return large_.total(); }
+
   // Sets block->address to a free range of block->bytes and makes find() know it. False when there is none.
   bool place(Block* block);
 

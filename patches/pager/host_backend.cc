@@ -169,8 +169,10 @@ class HostBackend final : public Backend {
 }  // namespace
 
 std::unique_ptr<Backend> make_host_backend(std::uint64_t address_space) {
-  std::uint64_t bytes = address_space != 0 ? address_space : host_most_address_space;
-  const std::uint64_t least = address_space != 0 ? address_space : host_least_address_space;
+  const std::uint64_t unit = 2 * Arena::large_block;  // an arena's two halves
+  const std::uint64_t wanted = (std::min(address_space, host_most_address_space) + unit - 1) / unit * unit;
+  std::uint64_t bytes = wanted != 0 ? wanted : host_most_address_space;
+  const std::uint64_t least = wanted != 0 ? wanted : host_least_address_space;
   for (; bytes >= least; bytes /= 2) {
     const std::uint64_t reserved = bytes + Arena::large_block;
     void* memory = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -9,7 +9,8 @@
 
 namespace lms {
 
-// Reserves `address_space` bytes (0: as much as the system grants, up to 1 TiB). Null when the system refuses.
+// Reserves `address_space` bytes, rounded up to 4 MiB, at most 1 TiB (0: as much as the system grants up to that). Null
+// when the system refuses.
 std::unique_ptr<Backend> make_host_backend(std::uint64_t address_space);
 
 }  // namespace lms

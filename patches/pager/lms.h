@@ -42,7 +42,7 @@ typedef struct lms_options {
   const char* store;       // directory for the host store's file, or NULL to keep it in host memory
   const char* policy;      // "lru" or "iteration"; NULL means "iteration"
   int strict;              // nonzero: exceeding the limit is LMS_OUT_OF_MEMORY instead of being counted
-  uint64_t address_space;  // bytes of address space to reserve; 0 means as much as the system grants, up to 1 TiB
+  uint64_t address_space;  // bytes of address space to reserve, up to 1 TiB; 0 means as much as the system grants
 } lms_options;
 
 // Creates a pager on the host backend (device memory is a budget of this machine's RAM) and installs the process-wide

@@ -164,10 +164,9 @@ Status Pager::allocate(std::uint64_t bytes, void** out) {
   if (bytes == 0) {
     return Status(LMS_INVALID_ARGUMENT, "a block needs at least one byte");
   }
-  if (bytes > backend_->span()) {
-    return Status(LMS_OUT_OF_MEMORY, "a block of " + std::to_string(bytes) +
-                                         " bytes is larger than the address space of " +
-                                         std::to_string(backend_->span()) + " bytes");
+  if (bytes > arena_->largest()) {
+    return Status(LMS_OUT_OF_MEMORY, "a block of " + std::to_string(bytes) + " bytes is larger than any range of the " +
+                                         std::to_string(backend_->span()) + " bytes of address space");
   }
   const std::uint64_t whole = (bytes + page_bytes_ - 1) / page_bytes_ * page_bytes_;
   Block* block = cache_.take(whole, Thread::current().index());
@@ -923,7 +922,8 @@ Statistics Pager::statistics() {
   Statistics result = counts_;
   result.allocated_bytes = allocated_bytes_.load(std::memory_order_relaxed);
   result.allocated_bytes_peak = allocated_bytes_peak_.load(std::memory_order_relaxed);
-  result.allocated_blocks = counts_.mapped_allocations + cache_.takes() - cache_.puts() - freed_uncached_;
+  const std::uint64_t puts = cache_.puts();  // before the takes, of which there are more: never negative
+  result.allocated_blocks = counts_.mapped_allocations + cache_.takes() - puts - freed_uncached_;
   result.resident_bytes = resident_bytes_.load(std::memory_order_relaxed);
   result.resident_bytes_peak = resident_bytes_peak_.load(std::memory_order_relaxed);
   result.cached_bytes = cache_.bytes();

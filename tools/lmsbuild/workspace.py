@@ -22,14 +22,14 @@ _LOCK = "lock"
 
 @contextmanager
 def workspace(output: Path) -> Iterator[Path]:
-    """Yields a new folder in `output`, which is made when it is missing; removes the new folder at the end.
+    """Yields the absolute path of a new folder in `output`, which is made when it is missing; removes the new folder at the end.
 
     Raises OutputNotWritable.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
         _remove_leftovers(output)
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=output))
+        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=output.resolve()))
     except OSError as error:
         raise OutputNotWritable(
             f"cannot write to {output}: {error.strerror}; give a folder that you may write to with --output"

@@ -95,7 +95,8 @@ class TestLargeModelSupport(TestCase):
     def test_numpy_and_dlpack_views_stay_resident(self):
         values = torch.randn(MIB)
         torch.lms.enable("cpu", limit=64 * MIB)
-        for view in (self.away(values).numpy(), torch.from_dlpack(self.away(values))):
+        for export in (torch.Tensor.numpy, torch.from_dlpack):
+            view = export(self.away(values))
             torch.lms.reclaim("cpu")
             self.assertEqual(self.stat("pinned_bytes.current"), 4 * MIB)
             self.assertEqual(torch.as_tensor(view), values)
@@ -139,6 +140,7 @@ class TestLargeModelSupport(TestCase):
         tensor = self.away(torch.ones(MIB))
         child = os.fork()
         if child == 0:
+            torch.set_num_threads(1)  # OpenMP's threads do not survive a fork
             tensor.zero_()
             torch.lms.reclaim("cpu")
             os._exit(int(tensor.sum().item()))
