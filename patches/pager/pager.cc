@@ -600,11 +600,11 @@ Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
 Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   set_state(block, State::away, State::arriving);
   ++in_transit_;
+  if (backend_->crowded()) {
+    page_out_some(lock);  // before room is made: it lets the lock go
+  }
   Status status = make_room(lock, block->bytes, reach);
   bool arrived = false;
-  if (backend_->crowded()) {
-    page_out_some(lock);
-  }
   if (status.ok()) {
     device_bytes_ += block->bytes;
     counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
