@@ -315,6 +315,11 @@ void end_operation(const at::RecordFunction& function, at::ObserverContext* /*co
     pager->unpin(pin);
   }
   pager->end_scope();
+  // The operation had its data in spite of a store that could take no more: whoever needs room next says so. That a
+  // strict limit was passed is still to be reported.
+  if (operation_pins.empty() && pending_failure.status.code == LMS_STORE_FAILED) {
+    pending_failure = PendingFailure();
+  }
 }
 
 // ------------------------------------------------------------------------------------------------ operators
