@@ -1,0 +1,105 @@
+"""Builds pager_bench.cc as the patched framework builds the pager, runs it, and prints its figures as tables.
+
+python tests/bench/pager_bench.py [--json FILE]
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+HERE = Path(__file__).resolve().parent
+PAGER = HERE.parents[1] / "patches" / "pager"
+FLAGS = ["-std=c++14", "-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{PAGER}"]
+
+
+def run(folder: Path) -> dict[str, Any]:
+    """Compiles in `folder` and returns what the program printed."""
+    compiler = os.environ.get("CXX", "g++")
+    unity = folder / "pager.cc"
+    unity.write_text("".join(f'#include "{source}"\n' for source in sorted(PAGER.glob("*.cc"))))
+    subprocess.run([compiler, *FLAGS, "-shared", str(unity), "-o", str(folder / "liblms.so")], check=True)
+    program = folder / "pager_bench"
+    link = [f"-L{folder}", "-llms", f"-Wl,-rpath,{folder}"]
+    subprocess.run([compiler, *FLAGS, str(HERE / "pager_bench.cc"), "-o", str(program), *link], check=True)
+    done = subprocess.run([str(program)], check=True, stdout=subprocess.PIPE, text=True)
+    result: dict[str, Any] = json.loads(done.stdout)
+    return result
+
+
+def processor() -> str:
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        if line.startswith("model name"):
+            return line.partition(":")[2].strip()
+    return platform.machine()
+
+
+def size(value: int) -> str:
+    return f"{value >> 20} MiB" if value >= 1 << 20 else f"{value >> 10} KiB"
+
+
+def table(head: list[str], rows: list[list[str]]) -> str:
+    widths = [max(len(row[column]) for row in [head, *rows]) for column in range(len(head))]
+    lines = [
+        "| " + " | ".join(cell.rjust(width) for cell, width in zip(row, widths, strict=True)) + " |"
+        for row in [head, *rows]
+    ]
+    lines.insert(1, "|" + "|".join("-" * (width + 1) + ":" for width in widths) + "|")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
+    arguments = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder:
+        result = run(Path(folder))
+    result["processor"] = processor()
+    result["processors"] = os.cpu_count()
+    print(f"{result['processor']}, {result['processors']} processors\n")
+    print(
+        "Nanoseconds, best of five; few: 64 blocks a thread, spread over all that live; all: every one, random order\n"
+    )
+    print(
+        table(
+            ["live blocks", "threads", "pin + unpin, few", "pin + unpin, all", "cached allocate + free"],
+            [
+                [
+                    f"{row['live_blocks']:,}",
+                    str(row["threads"]),
+                    f"{row['pin_unpin_few_ns']:.0f}",
+                    f"{row['pin_unpin_all_ns']:.0f}",
+                    f"{row['allocate_free_ns']:.0f}",
+                ]
+                for row in result["hot_paths"]
+            ],
+        )
+    )
+    print("\nPages, memory store, GB/s (a clean drop moves nothing: microseconds a block)\n")
+    print(
+        table(
+            ["block", "out", "in", "memcpy", "clean drop"],
+            [
+                [
+                    size(row["block_bytes"]),
+                    f"{row['out_gbps']:.2f}",
+                    f"{row['in_gbps']:.2f}",
+                    f"{row['memcpy_gbps']:.2f}",
+                    f"{row['clean_drop_us']:.1f}",
+                ]
+                for row in result["traffic"]
+            ],
+        )
+    )
+    if arguments.json is not None:
+        arguments.json.write_text(json.dumps(result, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,470 @@
+// Accesses that nothing announced, and faults that are not the pager's.
+#include <pthread.h>
+#include <setjmp.h>
+#include <sys/wait.h>
+
+#include <atomic>
+#include <csignal>
+#include <thread>
+
+#include "check.h"
+
+using check::allocate;
+using check::create;
+using check::filled;
+using check::holds;
+using check::kib;
+using check::mib;
+using check::options;
+using check::reclaim;
+using check::statistic;
+using check::touch;
+
+namespace {
+
+constexpr std::uint64_t block_bytes = 64 * kib;
+
+// Runs `body` in a child and returns how it ended, as waitpid tells.
+int in_child(const std::function<void()>& body) {
+  std::fflush(nullptr);
+  const pid_t child = fork();
+  CHECK(child >= 0);
+  if (child == 0) {
+    body();
+    std::_Exit(0);
+  }
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  return status;
+}
+
+bool killed_by(int status, int signal_number) { return WIFSIGNALED(status) && WTERMSIG(status) == signal_number; }
+
+bool exited_with(int status, int code) { return WIFEXITED(status) && WEXITSTATUS(status) == code; }
+
+// The sanitizers' own handlers turn a fatal fault into a report and an exit code.
+void use_default_action() { signal(SIGSEGV, SIG_DFL); }
+
+// Address space in which nothing is mapped readable.
+char* forbidden() {
+  void* address = mmap(nullptr, block_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(address != MAP_FAILED);
+  return static_cast<char*>(address);
+}
+
+std::atomic<int> foreign_faults{0};
+std::atomic<void*> foreign_address{nullptr};
+
+// A handler such as a program may have: it makes the address accessible.
+void mend(int, siginfo_t* info, void*) {
+  ++foreign_faults;
+  foreign_address = info->si_addr;
+  mprotect(reinterpret_cast<void*>(reinterpret_cast<std::uintptr_t>(info->si_addr) & ~std::uintptr_t{4095}), 4096,
+           PROT_READ | PROT_WRITE);
+}
+
+void install(void (*handler)(int, siginfo_t*, void*), struct sigaction* before = nullptr) {
+  struct sigaction action = {};
+  action.sa_sigaction = handler;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  CHECK_EQ(sigaction(SIGSEGV, &action, before), 0);
+}
+
+thread_local sigjmp_buf escape;
+
+void jump(int, siginfo_t*, void*) {
+  ++foreign_faults;
+  siglongjmp(escape, 1);
+}
+
+CHECK_RAW_ACCESS void fault_and_escape(const char* address) {
+  if (sigsetjmp(escape, 1) == 0) {
+    check::load(address);
+    CHECK_FAIL("a read of inaccessible memory returned");
+  }
+}
+
+struct sigaction below_theirs = {};
+std::atomic<int> seen_by_theirs{0};
+
+// A handler that was put on top of the pager's and hands on what it does not want.
+void hand_on(int signal_number, siginfo_t* info, void* context) {
+  ++seen_by_theirs;
+  if ((below_theirs.sa_flags & SA_SIGINFO) != 0) {
+    below_theirs.sa_sigaction(signal_number, info, context);
+  } else {
+    signal(signal_number, SIG_DFL);
+  }
+}
+
+}  // namespace
+
+CASE(read) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  CHECK_EQ(reclaim(pager), block_bytes);
+  CHECK(holds(block, block_bytes, 1));
+  CHECK_EQ(statistic(pager, "faults"), 1);
+  CHECK_EQ(statistic(pager, "in.blocks"), 1);
+  CHECK_EQ(statistic(pager, "clean_bytes.current"), block_bytes);
+}
+
+CASE(write_to_away_block) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  check::store(block + 4096, 42);
+  CHECK_EQ(check::load(block + 4096), 42);
+  CHECK_EQ(check::load(block), check::pattern_at(1, 0));
+  CHECK_EQ(check::load(block + 4104), check::pattern_at(1, 513));
+  CHECK_EQ(reclaim(pager), block_bytes);
+  CHECK_EQ(check::load(block + 4096), 42);
+}
+
+CASE(write_to_clean_block) {
+  // A write that nothing announced to a block whose copy is in the store: the copy must not come back.
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  touch(pager, block);  // resident and clean
+  CHECK_EQ(statistic(pager, "clean_bytes.current"), block_bytes);
+  check::store(block, 42);
+  CHECK_EQ(statistic(pager, "faults"), 1);
+  CHECK_EQ(statistic(pager, "clean_bytes.current"), 0);
+  CHECK_EQ(statistic(pager, "store_bytes.current"), 0);
+  check::store(block + 8, 43);
+  CHECK_EQ(statistic(pager, "faults"), 1);  // only the first one faults
+  const std::uint64_t out = statistic(pager, "out.bytes");
+  CHECK_EQ(reclaim(pager), block_bytes);
+  CHECK_EQ(statistic(pager, "out.bytes"), out + block_bytes);
+  CHECK_EQ(check::load(block), 42);
+  CHECK_EQ(check::load(block + 8), 43);
+  CHECK_EQ(check::load(block + 16), check::pattern_at(1, 2));
+}
+
+CASE(clean_block_leaves_without_a_copy) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  touch(pager, block);
+  const std::uint64_t out = statistic(pager, "out.bytes");
+  CHECK_EQ(reclaim(pager), block_bytes);
+  CHECK_EQ(statistic(pager, "out.bytes"), out);
+  CHECK_EQ(statistic(pager, "clean_drop.bytes"), block_bytes);
+  CHECK(holds(block, block_bytes, 1));
+}
+
+CASE(copy_between_two_away_blocks) {
+  // The limit has room for one of them only: the copy must end all the same.
+  lms_pager* pager = create(options(block_bytes));
+  char* from = filled(pager, block_bytes, 1);
+  char* to = filled(pager, block_bytes, 2);
+  for (std::uint64_t round = 0; round < 50; ++round) {
+    reclaim(pager);
+    check::copy(to, from, block_bytes);
+    CHECK(holds(to, block_bytes, 1));
+    check::fill(to, block_bytes, round);
+    reclaim(pager);
+    std::memcpy(to, from, block_bytes);  // the library's, which reads ahead and in both directions
+    CHECK(holds(from, block_bytes, 1));
+    CHECK(holds(to, block_bytes, 1));
+  }
+}
+
+CASE(eight_threads_fault_at_once) {
+  lms_pager* pager = create(options(4 * block_bytes));
+  constexpr int threads = 8;
+  char* blocks[threads][4];
+  for (int thread = 0; thread < threads; ++thread) {
+    for (std::uint64_t i = 0; i < 4; ++i) {
+      blocks[thread][i] = filled(pager, block_bytes, static_cast<std::uint64_t>(thread) * 4 + i);
+    }
+  }
+  const std::uint64_t rounds = check::steps(400);
+  std::vector<std::thread> running;
+  for (int thread = 0; thread < threads; ++thread) {
+    running.emplace_back([&, thread] {
+      for (std::uint64_t round = 0; round < rounds; ++round) {
+        const std::uint64_t i = round % 4;
+        CHECK(holds(blocks[thread][i], block_bytes, static_cast<std::uint64_t>(thread) * 4 + i));
+        check::fill(blocks[thread][i], block_bytes, static_cast<std::uint64_t>(thread) * 4 + i);
+      }
+    });
+  }
+  for (std::thread& thread : running) {
+    thread.join();
+  }
+  CHECK(statistic(pager, "faults") > rounds);
+}
+
+CASE(eight_threads_copy_at_once) {
+  // Each needs two blocks at a time, and there is room for one block: all of them must get on.
+  lms_pager* pager = create(options(block_bytes));
+  constexpr int threads = 8;
+  char* from[threads];
+  char* to[threads];
+  for (std::uint64_t thread = 0; thread < threads; ++thread) {
+    from[thread] = filled(pager, block_bytes, thread);
+    to[thread] = filled(pager, block_bytes, 100);
+  }
+  const std::uint64_t rounds = check::steps(400);
+  std::vector<std::thread> running;
+  for (std::uint64_t thread = 0; thread < threads; ++thread) {
+    running.emplace_back([&, thread] {
+      for (std::uint64_t round = 0; round < rounds; ++round) {
+        check::copy(to[thread], from[thread], block_bytes);
+        CHECK(holds(to[thread], block_bytes, thread));
+        check::fill(to[thread], block_bytes, round);
+      }
+    });
+  }
+  for (std::thread& thread : running) {
+    thread.join();
+  }
+}
+
+CASE(threads_read_one_block_that_leaves_again_and_again) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  std::atomic<bool> stop{false};
+  std::vector<std::thread> running;
+  for (int thread = 0; thread < 3; ++thread) {
+    running.emplace_back([&] {
+      while (!stop.load()) {
+        CHECK(holds(block, block_bytes, 1));
+      }
+    });
+  }
+  for (std::uint64_t round = 0; round < check::steps(2000); ++round) {
+    reclaim(pager);
+  }
+  stop.store(true);
+  for (std::thread& thread : running) {
+    thread.join();
+  }
+}
+
+CASE(unannounced_writes_beside_reclaim) {
+  // One thread writes without a word what another pages out: no write may be lost.
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  constexpr std::uint64_t words = block_bytes / 8;
+  std::atomic<bool> stop{false};
+  std::thread writer([&] {
+    for (std::uint64_t i = 0; !stop.load(); ++i) {
+      check::store(block + 8 * (i % words), i);
+      CHECK_EQ(check::load(block + 8 * (i % words)), i);
+      if (i >= words) {
+        CHECK_EQ(check::load(block + 8 * ((i + 1) % words)), i + 1 - words);
+      }
+    }
+  });
+  const std::uint64_t rounds = check::steps(2000);
+  while (statistic(pager, "out.blocks") < rounds) {
+    reclaim(pager);
+    std::this_thread::sleep_for(std::chrono::microseconds(50));  // the mutex is not fair, and the writer needs it too
+  }
+  stop.store(true);
+  writer.join();
+}
+
+CASE(restored_block_does_not_fault) {
+  lms_pager* pager = create(options(block_bytes));
+  char* first = filled(pager, block_bytes, 1);
+  char* second = filled(pager, block_bytes, 2);
+  CHECK_EQ(lms_restore_all(pager), LMS_OK);
+  const std::uint64_t faults = statistic(pager, "faults");
+  check::fill(first, block_bytes, 3);
+  check::fill(second, block_bytes, 4);
+  CHECK_EQ(statistic(pager, "faults"), faults);
+}
+
+CASE(system_call_on_pinned_block) {
+  // What a system call gets must be pinned: it does not fault but fails.
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  int ends[2];
+  CHECK_EQ(pipe(ends), 0);
+  reclaim(pager);
+  CHECK(write(ends[1], block, 4096) < 0 && errno == EFAULT);
+  const lms_pin_token token = check::pin(pager, block);
+  CHECK_EQ(write(ends[1], block, 4096), 4096);
+  lms_unpin(pager, token);
+  reclaim(pager);
+  const lms_pin_token writing = check::pin(pager, block + 8192, true);
+  CHECK_EQ(read(ends[0], block + 8192, 4096), 4096);
+  lms_unpin(pager, writing);
+  CHECK(holds(block + 8192, 4096, 1));
+}
+
+CASE(handler_before_gets_foreign_faults) {
+  install(mend);
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  char* foreign = forbidden();
+  check::store(foreign + 8, 5);
+  CHECK_EQ(foreign_faults.load(), 1);
+  CHECK(foreign_address.load() == foreign + 8);
+  CHECK_EQ(check::load(foreign + 8), 5);
+  CHECK(holds(block, block_bytes, 1));
+  CHECK_EQ(foreign_faults.load(), 1);
+  // An address of the pager's range in which no block lives.
+  void* untouched = nullptr;
+  CHECK_EQ(lms_allocate(pager, 3 * block_bytes, &untouched), LMS_OK);
+  lms_free(pager, untouched);
+  reclaim(pager);  // drops the cached pages
+  check::store(untouched, 6);
+  CHECK_EQ(foreign_faults.load(), 2);
+}
+
+CASE(handler_before_may_jump_out) {
+  install(jump);
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  const char* foreign = forbidden();
+  for (int i = 1; i <= 3; ++i) {
+    fault_and_escape(foreign);
+    CHECK_EQ(foreign_faults.load(), i);
+    reclaim(pager);
+    CHECK(holds(block, block_bytes, 1));
+  }
+}
+
+CASE(handler_before_on_many_threads) {
+  install(mend);
+  lms_pager* pager = create(options(block_bytes));
+  char* away[4];
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    away[i] = filled(pager, block_bytes, i);
+  }
+  std::vector<std::thread> running;
+  const int rounds = 300;
+  for (std::uint64_t thread = 0; thread < 4; ++thread) {
+    running.emplace_back([&, thread] {
+      char* foreign = forbidden();
+      for (std::uint64_t round = 0; round < rounds; ++round) {
+        check::store(foreign, round);
+        CHECK(holds(away[thread], block_bytes, thread));
+        CHECK_EQ(mprotect(foreign, 4096, PROT_NONE), 0);
+      }
+    });
+  }
+  for (std::thread& thread : running) {
+    thread.join();
+  }
+  CHECK_EQ(foreign_faults.load(), 4 * rounds);
+}
+
+CASE(default_action_ends_the_process) {
+  CHECK(killed_by(in_child([] {
+                    use_default_action();
+                    create(options(mib));
+                    check::load(forbidden());
+                  }),
+                  SIGSEGV));
+}
+
+CASE(fault_on_freed_block_ends_the_process) {
+  CHECK(killed_by(in_child([] {
+                    use_default_action();
+                    lms_pager* pager = create(options(mib));
+                    char* block = filled(pager, block_bytes, 1);
+                    reclaim(pager);
+                    lms_free(pager, block);
+                    check::load(block);
+                  }),
+                  SIGSEGV));
+}
+
+CASE(signal_that_was_sent) {
+  CHECK(killed_by(in_child([] {
+                    use_default_action();
+                    create(options(mib));
+                    raise(SIGSEGV);
+                  }),
+                  SIGSEGV));
+  CHECK(exited_with(in_child([] {
+                      signal(SIGSEGV, SIG_IGN);
+                      create(options(mib));
+                      raise(SIGSEGV);  // was ignored before, and is still
+                      std::_Exit(7);
+                    }),
+                    7));
+  CHECK(exited_with(in_child([] {
+                      install([](int, siginfo_t*, void*) { std::_Exit(9); });
+                      create(options(mib));
+                      raise(SIGSEGV);
+                    }),
+                    9));
+}
+
+CASE(handler_on_top_hands_on) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  install(hand_on, &below_theirs);
+  CHECK(holds(block, block_bytes, 1));
+  CHECK_EQ(seen_by_theirs.load(), 1);
+  // The next page-out puts the pager's handler on top again; theirs is now the one before and has the pager's below it.
+  reclaim(pager);
+  CHECK(holds(block, block_bytes, 1));
+  CHECK_EQ(seen_by_theirs.load(), 1);
+  // A foreign fault ends the process instead of going round between the two for ever.
+  CHECK(killed_by(in_child([] { check::load(forbidden()); }), SIGSEGV) || CHECK_SANITIZED);
+}
+
+CASE(handler_on_top_that_keeps_everything) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  install(mend);
+  reclaim(pager);  // installs the pager's handler again before a block leaves
+  CHECK(holds(block, block_bytes, 1));
+  CHECK_EQ(foreign_faults.load(), 0);
+  check::store(forbidden(), 1);
+  CHECK_EQ(foreign_faults.load(), 1);
+}
+
+CASE(handler_on_top_may_jump_out) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  install(jump);
+  const char* foreign = forbidden();
+  for (int i = 1; i <= 3; ++i) {
+    reclaim(pager);  // installs the pager's handler over theirs
+    fault_and_escape(foreign);
+    CHECK_EQ(foreign_faults.load(), i);
+    CHECK(holds(block, block_bytes, 1));
+  }
+}
+
+CASE(on_an_alternate_stack) {
+  std::thread([] {
+    std::vector<char> memory(256 * kib);
+    stack_t alternate = {};
+    alternate.ss_sp = memory.data();
+    alternate.ss_size = memory.size();
+    CHECK_EQ(sigaltstack(&alternate, nullptr), 0);
+    lms_pager* pager = create(options(mib));
+    char* block = filled(pager, block_bytes, 1);
+    reclaim(pager);
+    CHECK(holds(block, block_bytes, 1));
+    stack_t none = {};
+    none.ss_flags = SS_DISABLE;
+    CHECK_EQ(sigaltstack(&none, nullptr), 0);
+  }).join();
+}
+
+CASE(two_pagers) {
+  lms_pager* first = create(options(mib));
+  lms_pager* second = create(options(mib));
+  char* one = filled(first, block_bytes, 1);
+  char* two = filled(second, block_bytes, 2);
+  CHECK(!lms_owns(first, two) && !lms_owns(second, one));
+  reclaim(first);
+  reclaim(second);
+  CHECK(holds(one, block_bytes, 1));
+  CHECK(holds(two, block_bytes, 2));
+  CHECK_EQ(statistic(first, "faults"), 1);
+  CHECK_EQ(statistic(second, "faults"), 1);
+}

@@ -1,0 +1,319 @@
+// The parts that stand alone: Ranges, Arena, Cache, Store.
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <thread>
+
+#include "arena.h"
+#include "cache.h"
+#include "check.h"
+#include "ranges.h"
+#include "store.h"
+
+using check::kib;
+using check::mib;
+using check::Random;
+using lms::Arena;
+using lms::Block;
+using lms::Cache;
+using lms::Ranges;
+using lms::Slot;
+using lms::Store;
+
+CASE(ranges_fit_and_join) {
+  Ranges ranges(100);
+  CHECK_EQ(ranges.total(), 100);
+  CHECK(ranges.all_free());
+  CHECK_EQ(ranges.take(101), Ranges::none);
+  CHECK_EQ(ranges.take(40), 0);
+  CHECK_EQ(ranges.take(20), 40);
+  CHECK_EQ(ranges.take(40), 60);
+  CHECK_EQ(ranges.take(1), Ranges::none);
+  CHECK(!ranges.all_free());
+  ranges.give(0, 40);
+  ranges.give(60, 40);
+  CHECK_EQ(ranges.take(41), Ranges::none);  // the two do not touch
+  ranges.give(40, 20);
+  CHECK(ranges.all_free());
+  CHECK_EQ(ranges.take(100), 0);
+}
+
+CASE(ranges_best_fit) {
+  Ranges ranges(100);
+  CHECK_EQ(ranges.take(30), 0);
+  CHECK_EQ(ranges.take(10), 30);
+  CHECK_EQ(ranges.take(10), 40);
+  ranges.give(0, 30);
+  ranges.give(40, 10);  // joins the 50 at the end
+  CHECK_EQ(ranges.take(25), 0);
+  CHECK_EQ(ranges.take(5), 25);
+  CHECK_EQ(ranges.take(60), 40);
+}
+
+CASE(ranges_at_random) {
+  // Against a map of taken units.
+  constexpr std::uint64_t total = 512;
+  Ranges ranges(total);
+  std::vector<bool> taken(total, false);
+  std::map<std::uint64_t, std::uint64_t> held;
+  Random random(check::seed());
+  const auto longest_free = [&] {
+    std::uint64_t longest = 0;
+    std::uint64_t run = 0;
+    for (const bool unit : taken) {
+      run = unit ? 0 : run + 1;
+      longest = std::max(longest, run);
+    }
+    return longest;
+  };
+  for (std::uint64_t step = 0; step < check::steps(100000); ++step) {
+    if (random.chance(55)) {
+      const std::uint64_t bytes = 1 + random.below(40);
+      const std::uint64_t offset = ranges.take(bytes);
+      CHECK((offset == Ranges::none) == (longest_free() < bytes));
+      if (offset == Ranges::none) {
+        continue;
+      }
+      CHECK(offset + bytes <= total);
+      for (std::uint64_t unit = offset; unit < offset + bytes; ++unit) {
+        CHECK(!taken[unit]);
+        taken[unit] = true;
+      }
+      held[offset] = bytes;
+    } else if (!held.empty()) {
+      auto found = held.lower_bound(random.below(total));
+      found = found == held.end() ? held.begin() : found;
+      ranges.give(found->first, found->second);
+      std::fill_n(taken.begin() + static_cast<std::ptrdiff_t>(found->first), found->second, false);
+      held.erase(found);
+    }
+    CHECK(ranges.all_free() == held.empty());
+  }
+}
+
+namespace {
+
+// Address space for an arena: nothing is ever touched there.
+char* address_space(std::uint64_t bytes) {
+  void* memory = mmap(nullptr, bytes + Arena::large_block, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  CHECK(memory != MAP_FAILED);
+  const auto address = reinterpret_cast<std::uintptr_t>(memory);
+  return static_cast<char*>(memory) + (Arena::large_block - address % Arena::large_block) % Arena::large_block;
+}
+
+}  // namespace
+
+CASE(arena_finds_blocks) {
+  constexpr std::uint64_t span = 16 * mib;
+  char* base = address_space(span);
+  const std::unique_ptr<Arena> arena = Arena::make(base, span);
+  CHECK(arena != nullptr);
+  CHECK(arena->find(base) == nullptr);
+  Block first;
+  first.bytes = 4 * kib;
+  Block second;
+  second.bytes = 3 * Arena::granule + 4 * kib;
+  Block large;
+  large.bytes = Arena::large_block + 4 * kib;
+  for (Block* block : {&first, &second, &large}) {
+    CHECK(arena->place(block));
+    CHECK(block->address >= base && block->address + Arena::footprint(block->bytes) <= base + span);
+    for (std::uint64_t offset = 0; offset < block->bytes; offset += 4096) {
+      CHECK(arena->find(block->address + offset) == block);
+    }
+    CHECK(arena->find(block->address + block->bytes - 1) == block);
+    CHECK(arena->find(block->address + block->bytes) == nullptr);  // the rest of its footprint
+  }
+  CHECK((first.address - base) % Arena::granule == 0);
+  CHECK((large.address - base) % Arena::large_block == 0);
+  CHECK(arena->find(base - 1) == nullptr);
+  CHECK(arena->find(base + span) == nullptr);
+  CHECK(arena->find(nullptr) == nullptr);
+  CHECK(arena->find(reinterpret_cast<const void*>(UINTPTR_MAX)) == nullptr);
+  arena->remove(&first);
+  CHECK(arena->find(first.address) == nullptr);
+  CHECK(arena->find(second.address) == &second);
+  arena->remove(&second);
+  arena->remove(&large);
+  CHECK(arena->find(large.address) == nullptr);
+}
+
+CASE(arena_fills_up) {
+  constexpr std::uint64_t span = 8 * mib;
+  const std::unique_ptr<Arena> arena = Arena::make(address_space(span), span);
+  for (const std::uint64_t bytes : {4 * kib, Arena::granule, Arena::large_block}) {
+    std::vector<Block> blocks(2 * span / Arena::granule);
+    std::uint64_t placed = 0;
+    for (Block& block : blocks) {
+      block.bytes = bytes;
+      if (!arena->place(&block)) {
+        break;
+      }
+      ++placed;
+    }
+    CHECK(placed * Arena::footprint(bytes) >= span / 2);
+    CHECK(placed * Arena::footprint(bytes) <= span);
+    for (std::uint64_t i = 0; i < placed; ++i) {
+      CHECK(arena->find(blocks[i].address) == &blocks[i]);
+      for (std::uint64_t j = 0; j < i && placed < 64; ++j) {
+        CHECK(blocks[i].address != blocks[j].address);
+      }
+    }
+    for (std::uint64_t i = 0; i < placed; ++i) {
+      arena->remove(&blocks[i]);
+    }
+  }
+}
+
+CASE(cache_keeps_sizes_apart) {
+  Cache cache;
+  Block blocks[6];
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    blocks[i].bytes = i < 3 ? 4 * kib : 8 * kib;
+    blocks[i].last_use.store(10 - i);
+    cache.put(&blocks[i], static_cast<std::uint32_t>(i));  // shards of several threads
+  }
+  CHECK_EQ(cache.bytes(), 36 * kib);
+  CHECK(cache.take(12 * kib, 0) == nullptr);
+  CHECK(cache.take(4 * kib, 1) == &blocks[1]);  // the thread's own first
+  CHECK(cache.take(8 * kib, 5) == &blocks[5]);
+  CHECK(cache.take_oldest() == &blocks[4]);  // freed longest ago
+  CHECK(cache.take_oldest() == &blocks[3]);
+  CHECK(cache.take(8 * kib, 0) == nullptr);
+  CHECK(cache.take(4 * kib, 7) != nullptr);  // another thread's when there is no own
+  CHECK(cache.take_oldest() != nullptr);
+  CHECK(cache.take_oldest() == nullptr);
+  CHECK_EQ(cache.bytes(), 0);
+}
+
+CASE(cache_newest_first) {
+  Cache cache;
+  Block blocks[4];
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    blocks[i].bytes = 4 * kib;
+    blocks[i].last_use.store(i);
+    cache.put(&blocks[i], 3);
+  }
+  CHECK(cache.take(4 * kib, 3) == &blocks[3]);
+  CHECK(cache.take_oldest() == &blocks[0]);
+  CHECK(cache.take(4 * kib, 3) == &blocks[2]);
+  cache.put(&blocks[0], 3);
+  CHECK(cache.take(4 * kib, 3) == &blocks[0]);
+  CHECK(cache.take(4 * kib, 3) == &blocks[1]);
+  CHECK(cache.take(4 * kib, 3) == nullptr);
+}
+
+CASE(cache_on_many_threads) {
+  // Every block is taken by one thread at a time.
+  Cache cache;
+  constexpr std::uint64_t count = 32;
+  std::vector<Block> blocks(count);
+  for (std::uint64_t i = 0; i < count; ++i) {
+    blocks[i].bytes = (1 + i % 4) * 4 * kib;
+    cache.put(&blocks[i], static_cast<std::uint32_t>(i));
+  }
+  std::vector<std::thread> threads;
+  for (std::uint32_t thread = 0; thread < 4; ++thread) {
+    threads.emplace_back([&, thread] {
+      Random random(check::seed() + thread);
+      for (std::uint64_t step = 0; step < check::steps(100000); ++step) {
+        Block* block = random.chance(10) ? cache.take_oldest() : cache.take((1 + random.below(4)) * 4 * kib, thread);
+        if (block != nullptr) {
+          block->id += 1;  // a plain member: two owners at a time would be a race
+          block->last_use.store(step);
+          cache.put(block, thread);
+        }
+      }
+    });
+  }
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  std::uint64_t found = 0;
+  while (cache.take_oldest() != nullptr) {
+    ++found;
+  }
+  CHECK_EQ(found, count);
+  CHECK_EQ(cache.bytes(), 0);
+}
+
+namespace {
+
+void store_contents(Store* store) {
+  struct Kept {
+    Slot slot;
+    std::uint64_t bytes;
+    std::uint64_t seed;
+  };
+  Random random(check::seed());
+  std::vector<Kept> kept;
+  std::vector<char> buffer(256 * kib);
+  std::uint64_t used = 0;
+  for (std::uint64_t step = 0; step < check::steps(4000); ++step) {
+    if (kept.size() < 300 && random.chance(60)) {
+      Kept one = {Slot{}, (1 + random.below(64)) * 4 * kib, random.next()};
+      CHECK(store->allocate(one.bytes, &one.slot));
+      CHECK(one.slot.store == store);
+      check::fill(buffer.data(), one.bytes, one.seed);
+      CHECK(one.slot.segment->write(one.slot.offset, buffer.data(), one.bytes));
+      used += one.bytes;
+      kept.push_back(one);
+    } else if (!kept.empty()) {
+      const std::size_t index = random.below(kept.size());
+      const Kept one = kept[index];
+      CHECK(one.slot.segment->read(one.slot.offset, buffer.data(), one.bytes));
+      CHECK(check::holds(buffer.data(), one.bytes, one.seed));
+      if (random.chance(70)) {
+        store->release(one.slot, one.bytes);
+        used -= one.bytes;
+        kept[index] = kept.back();
+        kept.pop_back();
+      }
+    }
+    if (step % 1000 == 999) {
+      store->freeze();  // as after a fork
+    }
+    CHECK_EQ(store->used_bytes(), used);
+  }
+  for (const Kept& one : kept) {
+    CHECK(one.slot.segment->read(one.slot.offset, buffer.data(), one.bytes));
+    CHECK(check::holds(buffer.data(), one.bytes, one.seed));
+    store->release(one.slot, one.bytes);
+  }
+  CHECK_EQ(store->used_bytes(), 0);
+}
+
+}  // namespace
+
+CASE(memory_store) { store_contents(lms::make_memory_store().get()); }
+
+CASE(file_store) {
+  std::string error;
+  store_contents(lms::make_file_store(check::directory(), &error).get());
+  CHECK(error.empty());
+}
+
+CASE(file_store_writes_nothing_shared) {
+  // After a fork a slot from before it is read, never written: parent and child hold the same file.
+  std::string error;
+  const std::unique_ptr<Store> store = lms::make_file_store(check::directory(), &error);
+  Slot before;
+  CHECK(store->allocate(4 * kib, &before));
+  Slot freed;
+  CHECK(store->allocate(4 * kib, &freed));
+  store->freeze();
+  store->release(freed, 4 * kib);
+  Slot after;
+  CHECK(store->allocate(4 * kib, &after));
+  CHECK(after.segment != before.segment);
+  store->release(after, 4 * kib);
+  store->release(before, 4 * kib);
+}
+
+CASE(file_store_of_a_wrong_directory) {
+  std::string error;
+  CHECK(lms::make_file_store("no/such/directory", &error) == nullptr);
+  CHECK(check::contains(error.c_str(), "no/such/directory"));
+}
