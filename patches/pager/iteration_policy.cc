@@ -160,8 +160,8 @@ void IterationPolicy::adopt(Position length) {
   for (Position position = begin; position <= now_; ++position) {
     const Record& old = record(position);
     Step& head = step_head(old.gram);
-    cycle_.push_back(CycleStep{old.event.bytes, old.gram, iteration_no_step, head, 0, no_block, no_block, old.event.use,
-                               false});
+    cycle_.push_back(CycleStep{old.event.bytes, iteration_no_step, iteration_no_step, head, 0, no_block, no_block,
+                               old.event.use, false});
     head = static_cast<Step>(position - begin);
   }
   for (Track& block : tracks_) block.last = iteration_no_step;
@@ -257,6 +257,9 @@ void IterationPolicy::join_lives(Position begin) {
     heads.swap(other_heads);
     tails.swap(other_tails);
   }
+  for (Step step = 0; step < length; ++step) {
+    if (cycle_[step].next != iteration_no_step) cycle_[cycle_[step].next].previous = step;
+  }
   for (BlockId id = 0; id < tracks_.size(); ++id) {
     const Step last = tracks_[id].last;
     if (last != iteration_no_step && cycle_[last].next != iteration_no_step) cycle_[cycle_[last].next].expected = id;
@@ -311,19 +314,24 @@ void IterationPolicy::bind(BlockId block, Step step) {
 // The step at the cursor uses `block` instead of the one that was expected: of blocks that were born in the last
 // iteration and live on, it is not certain which one is whose successor. They exchange what is foreseen for them.
 void IterationPolicy::exchange(BlockId block) {
-  const BlockId other = cycle_[cursor_].expected;
+  CycleStep& here = cycle_[cursor_];
+  const BlockId other = here.expected;
   const Step last = track(block).last;
-  const Step next = last != iteration_no_step ? cycle_[last].next : iteration_no_step;
   unbind(block);
-  if (cycle_[cursor_].block != no_block || last == iteration_no_step || cycle_[last].block != no_block) return;
+  if (here.block != no_block || last == iteration_no_step || cycle_[last].block != no_block) return;
+  const Step other_last = here.previous;
+  const Step next = cycle_[last].next;
+  if (next == cursor_) return;
   relinked_ = true;
   cycle_[last].next = cursor_;
-  if (other == no_block || !tracks_[other].alive || tracks_[other].last == iteration_no_step) return;
-  cycle_[tracks_[other].last].next = next;
+  here.previous = last;
+  if (other_last != iteration_no_step) cycle_[other_last].next = next;
   if (next == iteration_no_step) return;
+  cycle_[next].previous = other_last;
+  if (other == no_block || !tracks_[other].alive || tracks_[other].last != other_last) return;
   cycle_[next].expected = other;
   if (!planned_) return;
-  if (cycle_[tracks_[other].last].leaves) push(&openings_, span_of(other), later_last);
+  if (cycle_[other_last].leaves) push(&openings_, span_of(other), later_last);
   knows_absent_ = false;
 }
 

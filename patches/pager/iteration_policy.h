@@ -49,8 +49,8 @@ class IterationPolicy : public Policy {
   };
   struct CycleStep {
     std::uint64_t bytes;
-    std::uint64_t gram;
     Step next;            // where the same block is used next
+    Step previous;        // where it was used before
     Step same_gram;       // the step before this one with the same gram
     std::uint32_t group;  // steps of one operation, about: what one of them uses stays until the last
     BlockId block;        // that lives through the whole cycle; no_block for others

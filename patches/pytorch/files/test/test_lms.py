@@ -6,12 +6,11 @@ import tempfile
 
 import torch
 from torch.testing._internal.common_utils import (
+    TestCase,
     instantiate_parametrized_tests,
     parametrize,
     run_tests,
-    TestCase,
 )
-
 
 MIB = 1 << 20
 

@@ -10,15 +10,14 @@ import operator
 
 import torch
 
-
 __all__ = [
-    "set_enabled_lms",
     "get_enabled_lms",
-    "set_limit_lms",
     "get_limit_lms",
-    "set_size_lms",
     "get_size_lms",
     "reclaim_inactive",
+    "set_enabled_lms",
+    "set_limit_lms",
+    "set_size_lms",
 ]
 
 _enabled = False

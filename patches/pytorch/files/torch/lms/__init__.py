@@ -17,27 +17,28 @@ import functools
 import operator
 import os
 import threading
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from . import _library
 
-
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from typing_extensions import Self
+
 
 __all__ = [
-    "enable",
     "disable",
+    "enable",
     "is_enabled",
     "limit",
-    "set_limit",
-    "reclaim",
-    "stats",
-    "reset_peak_stats",
     "pin",
+    "reclaim",
+    "reset_peak_stats",
+    "set_limit",
+    "stats",
     "trace_start",
     "trace_stop",
 ]
@@ -223,7 +224,7 @@ def stats(device: str | torch.device) -> dict[str, int]:
     values = (ctypes.c_uint64 * len(names))()
     if _known_pager is not None:
         library.lms_statistics(_known_pager, values, len(names))
-    return dict(zip(names, values))
+    return dict(zip(names, values, strict=True))
 
 
 def reset_peak_stats(device: str | torch.device) -> None:
@@ -271,7 +272,7 @@ class pin:
         self._tensors = tensors
         self._tokens: list[list[int]] = []  # a stack, since one object may be entered more than once
 
-    def __enter__(self) -> pin:
+    def __enter__(self) -> Self:
         if not torch.compiler.is_dynamo_compiling():
             tokens = torch.ops.lms.pin(list(self._tensors), True) if _known_pager is not None else []
             self._tokens.append(tokens)
@@ -310,6 +311,8 @@ def pinned_call(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
 
 
 def _pin_all(values: Any) -> list[int]:
-    tensors = [value for value in values if isinstance(value, torch.Tensor)] if isinstance(values, (list, tuple)) else []
+    tensors = (
+        [value for value in values if isinstance(value, torch.Tensor)] if isinstance(values, (list, tuple)) else []
+    )
     with torch._C._DisableTorchDispatch():  # no dispatch mode must see an operator that the program did not call
         return torch.ops.lms.pin(tensors, True)

@@ -11,13 +11,12 @@ them out when it is disabled: with LMS off nothing differs from stock.
 from __future__ import annotations
 
 import functools
-from typing import Any, TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.dlpack
 
 from . import _library
-
 
 if TYPE_CHECKING:
     from collections.abc import Callable

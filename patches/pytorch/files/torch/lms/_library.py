@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import torch
 
-
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -93,7 +92,9 @@ def _find() -> ctypes.CDLL:
                 declared = getattr(library, function)
                 declared.restype, declared.argtypes = result, arguments
             return library
-    raise RuntimeError(f"this build of PyTorch has no Large Model Support: none of {', '.join(_NAMES)} in {folder} has it")
+    raise RuntimeError(
+        f"this build of PyTorch has no Large Model Support: none of {', '.join(_NAMES)} in {folder} has it"
+    )
 
 
 def check(status: int) -> None:
