@@ -1,0 +1,73 @@
+"""run_checks.py MODULE NAME...: runs each named check of a module in a forked process of its own, two at a time.
+
+PyTorch is imported once, before the forks, and LMS is never enabled in the parent: every check starts from scratch,
+and one that crashes takes no other with it. Prints one JSON object a line: check, status, text, seconds.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from typing import IO
+
+import numpy  # noqa: F401  imported here so that no check has to pay for it
+import torch
+from support import Skip
+
+SKIPPED = 77
+LIMIT_SECONDS = 240
+AT_ONCE = 2
+
+
+def start(module: str, name: str, output: IO[bytes]) -> int:
+    child = os.fork()
+    if child == 0:
+        os.dup2(output.fileno(), 1)
+        os.dup2(output.fileno(), 2)
+        signal.alarm(LIMIT_SECONDS)
+        status = 1
+        try:
+            getattr(importlib.import_module(module), name)()
+            status = 0
+        except Skip as skip:
+            print(skip)
+            status = SKIPPED
+        finally:
+            if status == 1:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(status)
+    return child
+
+
+def main(module: str, names: list[str]) -> None:
+    waiting = list(names)
+    running: dict[int, tuple[str, float, IO[bytes]]] = {}
+    while waiting or running:
+        while waiting and len(running) < AT_ONCE:
+            name, output = waiting.pop(0), tempfile.TemporaryFile()  # noqa: SIM115  closed below
+            running[start(module, name, output)] = (name, time.monotonic(), output)
+        child, status = os.wait()
+        name, begin, output = running.pop(child)
+        output.seek(0)
+        text = output.read().decode(errors="replace")
+        outcome = {
+            "check": name,
+            "status": {0: "passed", SKIPPED << 8: "skipped"}.get(status, f"wait status {status}"),
+            "text": text[-6000:],
+            "seconds": round(time.monotonic() - begin, 2),
+        }
+        output.close()
+        print(json.dumps(outcome), flush=True)
+
+
+if __name__ == "__main__":
+    torch.set_num_threads(1)
+    main(sys.argv[1], sys.argv[2:])
