@@ -31,6 +31,11 @@ class Tag:
     wheels: Mapping[str, str]  # sha256 of official wheels, by file name
 
     @property
+    def interpreters(self) -> list[str]:
+        """The ABI tags of the known official wheels, such as cp312."""
+        return sorted({name.split("-")[2] for name in self.wheels})
+
+    @property
     def patch_name(self) -> str:
         return f"{self.framework}_{self.name}_large_model_support.patch"
 

@@ -11,7 +11,7 @@ from typing import NoReturn
 import click
 
 from lmsbuild import catalogue, command, doctor, graft, paths, report, series, trial
-from lmsbuild.errors import Failure, NoSuchFile, StalePatch
+from lmsbuild.errors import Failure, NoSuchFile, StalePatch, disk_failures
 from lmsbuild.patch import apply_to_checkout, read_patch
 from lmsbuild.target import target_for
 from lmsbuild.wheel import WheelFile
@@ -65,8 +65,9 @@ def list_tags() -> None:
     """List the tags and what each supports."""
     for tag in catalogue.tags(paths.patches_folder()):
         click.echo(
-            f"{tag.framework} {tag.name}  {tag.package} {tag.version}  pages tensors on: {', '.join(tag.supports)}"
+            f"{tag.framework} {tag.name}: {tag.package} {tag.version}, pages tensors on {', '.join(tag.supports)}"
         )
+        click.echo(f"  official wheels known for {', '.join(tag.interpreters)}")
 
 
 @cli.command()
@@ -92,13 +93,16 @@ def generate(tag: str, base_wheel: Path | None, check: bool, verbose: bool) -> N
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     found = catalogue.find_tag(patches, tag)
-    file = graft.base_wheel(found, target_for(None), paths.cache_folder(), base_wheel)
+    cache = paths.cache_folder()
+    with disk_failures(cache):
+        file = graft.base_wheel(found, target_for(None), cache, base_wheel)
     with WheelFile(file) as wheel:
         originals = {name: wheel.read(name) for name in found.blobs}
     generated = series.generate(patches, found, originals)
     target = patches / found.patch_name
     if not check:
-        target.write_bytes(generated)
+        with disk_failures(target):
+            target.write_bytes(generated)
         click.echo(target)
     elif not target.is_file() or target.read_bytes() != generated:
         raise StalePatch(f"{target.name} is not what its sources generate: run `lmsbuild generate {found.name}`")
@@ -115,7 +119,8 @@ def try_wheel(wheel: Path, output: Path, model: str, steps: int, verbose: bool) 
     report.configure(verbose=verbose)
     if not wheel.is_file():
         raise NoSuchFile(f"there is no file {wheel}: build one with `lmsbuild pytorch`")
-    click.echo(trial.run(wheel, output, model, steps))
+    with disk_failures(output):
+        click.echo(trial.run(wheel, output, model, steps))
 
 
 @cli.command(name="doctor")
@@ -154,5 +159,5 @@ def main() -> None:
 
 def _interrupted(number: signal.Signals) -> NoReturn:
     command.kill_all()
-    report.failure("interrupted; no wheel was written")
+    report.failure("interrupted")
     sys.exit(128 + number)

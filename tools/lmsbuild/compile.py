@@ -38,7 +38,7 @@ def build_library(graft: Graft, patched: Path, base: Path, scratch: Path, on_don
     Raises NoCompiler or CompilerFailed.
     """
     cxx = compiler()
-    abi = int(symbols.uses_new_strings(base / "torch" / "lib" / "libc10.so"))
+    abi = int(symbols.uses_new_strings(base / graft.abi_library))
     flags = [
         f"-std={graft.standard}",
         "-O2",
@@ -48,7 +48,7 @@ def build_library(graft: Graft, patched: Path, base: Path, scratch: Path, on_don
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
         f"-ffile-prefix-map={patched}=.",
         f"-ffile-prefix-map={base}=.",
-        f"-I{patched / 'aten' / 'src'}",
+        f"-I{patched / graft.source_root}",
         *(f"-isystem{base / folder}" for folder in graft.include),
     ]
     objects = [scratch / f"{Path(source).stem}.o" for source in graft.sources]

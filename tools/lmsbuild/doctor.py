@@ -62,7 +62,7 @@ def _interpreter() -> Finding:
         target = target_for(None)
     except Failure as error:
         return Finding("interpreter", str(error), "run on Linux")
-    built_for = {name.split("-")[2] for tag in catalogue.tags(paths.patches_folder()) for name in tag.wheels}
+    built_for = {abi for tag in catalogue.tags(paths.patches_folder()) for abi in tag.interpreters}
     if target.interpreter not in built_for:
         known = ", ".join(sorted(built_for))
         return Finding("interpreter", f"{target}: no official wheel is known for it", f"use one of {known}")

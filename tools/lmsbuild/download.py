@@ -57,9 +57,10 @@ def check_known(tag: Tag, wheel: Path) -> None:
 
 def _download(tag: Tag, target: Target, folder: Path) -> Path:
     words = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
-    words += ["--disable-pip-version-check", "--progress-bar", "raw" if _has_raw_progress() else "off"]
+    countable = _has_raw_progress()
+    words += ["--disable-pip-version-check", "--progress-bar", "raw" if countable else "off"]
     words += [*target.pip_arguments(), "--dest", str(folder), f"{tag.package}=={tag.version}"]
-    with report.progress(f"download {tag.package} {tag.version}", 1.0) as show:
+    with report.progress(f"download {tag.package} {tag.version}", 1.0 if countable else None) as show:
 
         def on_line(line: str) -> None:
             parts = line.split()
@@ -89,7 +90,8 @@ def _has_raw_progress() -> bool:
 def _source() -> str:
     """Changes when pip is configured to look elsewhere, for another build of the same version may be there."""
     listed = command.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"])
-    return hashlib.sha256(listed.output).hexdigest()[:8]
+    places = [line for line in listed.text.splitlines() if "index" in line or "find-links" in line]
+    return hashlib.sha256("\n".join(places).encode()).hexdigest()[:8]
 
 
 def _cached(folder: Path, tag: Tag) -> Path | None:
@@ -117,7 +119,7 @@ def _check_catalogue(tag: Tag, wheel: Path, digest: str) -> None:
 
 
 def _hash(wheel: Path) -> str:
-    with report.progress(f"hash {wheel.name}", wheel.stat().st_size) as show:
+    with report.progress("hash", wheel.stat().st_size) as show:
         return file_sha256(wheel, show)
 
 

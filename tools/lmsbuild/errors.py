@@ -6,7 +6,13 @@ interface: scripts may rely on them, so a code is never used again for another f
 
 from __future__ import annotations
 
+import errno
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import ClassVar
+
+_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
 
 
 class Failure(Exception):
@@ -143,3 +149,19 @@ class MissingProgram(Failure):
 
 class NoSuchFile(Failure):
     exit_code = 26
+
+
+@contextmanager
+def disk_failures(*places: object) -> Iterator[None]:
+    """Turns the system's errors while files are written below `places` into failures that say what to do."""
+    try:
+        yield
+    except OSError as error:
+        place = error.filename or " or ".join(map(str, places))
+        if error.errno in _NO_SPACE:
+            raise NoSpace(place, str(error.strerror)) from error
+        if error.errno in _NOT_WRITABLE:
+            raise OutputNotWritable(
+                f"cannot write {place}: {error.strerror}; choose other folders with --output and LMSBUILD_CACHE"
+            ) from error
+        raise

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import errno
 import os
 import re
 import stat
@@ -16,14 +15,12 @@ from packaging.version import Version
 from lmsbuild import compile, download, report, symbols
 from lmsbuild.archive import ArchiveWriter, Date
 from lmsbuild.catalogue import Tag
-from lmsbuild.errors import BadSources, DamagedWheel, NoSpace, OutputNotWritable, WrongVersion
+from lmsbuild.errors import BadSources, DamagedWheel, WrongVersion, disk_failures
 from lmsbuild.patch import apply_to_folder, read_patch
 from lmsbuild.series import Graft, read_series
 from lmsbuild.target import Target, glibc_minor
 from lmsbuild.wheel import WheelFile, record_hash, record_text
 from lmsbuild.workspace import publish, workspace
-
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 @dataclass(frozen=True)
@@ -51,17 +48,8 @@ class Identity:
 
 def build(options: Options) -> Path:
     """Builds the patched wheel and returns its file. Nothing appears under the final name until it is complete."""
-    try:
+    with disk_failures(options.output, options.cache):
         return _build(options)
-    except OSError as error:
-        if error.errno in _NO_SPACE:
-            place = error.filename or f"{options.output} or {options.cache}"
-            raise NoSpace(place, str(error.strerror)) from error
-        if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR):
-            raise OutputNotWritable(
-                f"cannot write {error.filename}: {error.strerror}; choose another folder"
-            ) from error
-        raise
 
 
 def base_wheel(tag: Tag, target: Target, cache: Path, given: Path | None) -> Path:
@@ -82,7 +70,7 @@ def check_identity(wheel: WheelFile, tag: Tag, target: Target) -> None:
             f"{wheel.path.name} is {name.package} {name.version}, but {tag.name} needs {tag.package} {tag.version}: "
             "give a wheel of that version, or leave out --base-wheel to have it fetched"
         )
-    if name.version.local and re.search(r"(^|\.)lms\d+$", name.version.local):
+    if name.is_patched:
         raise WrongVersion(f"{wheel.path.name} is patched already: give the official wheel")
     target.check(name, wheel.path.name)
 
@@ -221,7 +209,7 @@ def _write(wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], g
     own = [name for name in members if not name.startswith(f"{identity.old_dist_info}/")]
     new = sorted(set(contents) - set(members))
     described = [name for name in members if name.startswith(f"{identity.old_dist_info}/")]
-    library_mode = stat.S_IMODE(wheel.members[f"{Path(graft.library).parent.as_posix()}/libc10.so"].external_attr >> 16)
+    library_mode = stat.S_IMODE(wheel.members[graft.abi_library].external_attr >> 16)
     with target.open("wb") as file, wheel.path.open("rb") as source:
         writer = ArchiveWriter(file, _date(wheel))
         with report.progress("graft", len(members)) as show:

@@ -36,8 +36,10 @@ class Graft:
 
     sources: tuple[str, ...]  # in the patched tree
     library: str  # the library's name in the wheel
+    source_root: str  # folder of the patched tree that its own #include lines start from
     include: tuple[str, ...]  # folders of headers in the wheel
     link: tuple[str, ...]  # libraries in the wheel that the new one links against
+    abi_library: str  # a small library in the wheel that shows which C++ strings all of them use
     standard: str  # as -std= takes it
     install: tuple[str, ...]  # folders of the patched tree that are part of the wheel
     label: str  # local version label of the patched wheel
@@ -73,8 +75,10 @@ def read_series(patches: Path, framework: str) -> Series:
         graft=Graft(
             sources=tuple(graft["sources"]),
             library=graft["library"],
+            source_root=graft["source_root"],
             include=tuple(graft["include"]),
             link=tuple(graft["link"]),
+            abi_library=graft["abi_library"],
             standard=graft["standard"],
             install=tuple(graft["install"]),
             label=graft["label"],

@@ -20,7 +20,7 @@ from typing import Any
 from packaging.tags import sys_tags
 
 from lmsbuild import command, paths, report, timeline
-from lmsbuild.errors import ResultsDiffer, TrialFailed, WrongPlatform
+from lmsbuild.errors import ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
 from lmsbuild.timeline import Sample
 from lmsbuild.wheel import parse_name
 
@@ -43,15 +43,18 @@ class Training:
 def run(wheel: Path, output: Path, model: str, steps: int) -> str:
     """Trains and returns a report for the reader; writes the timeline's picture into `output`.
 
-    Raises ResultsDiffer when the runs differ, TrialFailed when one does not end, WrongPlatform when the wheel is for
-    another interpreter.
+    Raises ResultsDiffer when the runs differ, TrialFailed when one does not end, WrongVersion when the wheel is not
+    patched, WrongPlatform when it is for another interpreter.
     """
-    if not parse_name(wheel).tags & set(sys_tags()):
+    name = parse_name(wheel)
+    if not name.is_patched:
+        raise WrongVersion(f"{wheel.name} is no patched wheel: build one with `lmsbuild pytorch`")
+    if not name.tags & set(sys_tags()):
         raise WrongPlatform(
             f"{wheel.name} is not for this interpreter ({sys.version.split()[0]}): use the one it is for"
         )
-    with tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as name:
-        folder = Path(name)
+    with tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as temporary:
+        folder = Path(temporary)
         report.stage("environment")
         python = _environment(folder, wheel)
         report.stage("train: without Large Model Support")

@@ -7,7 +7,9 @@ import csv
 import hashlib
 import io
 import os
+import re
 import stat
+import threading
 import zipfile
 import zlib
 from collections.abc import Callable, Iterable
@@ -40,8 +42,27 @@ class WheelName:
     tags: frozenset[InterpreterTag]
 
     @property
+    def is_patched(self) -> bool:
+        """Whether the local version label is one that the graft gives."""
+        return re.search(r"(^|\.)lms\d+$", self.version.local or "") is not None
+
+    @property
     def platforms(self) -> list[str]:
         return sorted({tag.platform for tag in self.tags})
+
+
+class _Count:
+    """A sum that several threads add to; `show` gets it after each addition."""
+
+    def __init__(self, show: Callable[[int], None]) -> None:
+        self._show = show
+        self._lock = threading.Lock()
+        self._sum = 0
+
+    def add(self, amount: int) -> None:
+        with self._lock:
+            self._sum += amount
+            self._show(self._sum)
 
 
 def parse_name(path: Path) -> WheelName:
@@ -118,7 +139,7 @@ class WheelFile:
         """Checks every member against RECORD.
 
         `unpack` names the file that a member is unpacked to on the way, or None; it is called on the calling thread.
-        `on_bytes` gets the number of bytes checked so far. Raises TamperedWheel or DamagedWheel.
+        `on_bytes` gets the number of bytes checked so far, on any thread. Raises TamperedWheel or DamagedWheel.
         """
         record = self.record()
         missing = sorted(set(record) - set(self.members))
@@ -137,13 +158,12 @@ class WheelFile:
                 target.parent.mkdir(parents=True, exist_ok=True)
             jobs.append((info, record[name], target))
         jobs.sort(key=lambda job: -job[0].file_size)  # the largest first, so that no thread ends long after the others
+        count = _Count(on_bytes)
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-            futures = [pool.submit(self._verify_member, *job) for job in jobs]
-            done = 0
+            futures = [pool.submit(self._verify_member, *job, count) for job in jobs]
             try:
                 for future in as_completed(futures):
-                    done += future.result()
-                    on_bytes(done)
+                    future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
@@ -152,7 +172,9 @@ class WheelFile:
         """Bytes of all members, unpacked."""
         return sum(info.file_size for info in self.members.values())
 
-    def _verify_member(self, info: zipfile.ZipInfo, expected: tuple[str, str], target: Path | None) -> int:
+    def _verify_member(
+        self, info: zipfile.ZipInfo, expected: tuple[str, str], target: Path | None, count: _Count
+    ) -> None:
         digest = hashlib.sha256()
         size = 0
         sink = None if target is None else target.open("wb")
@@ -161,6 +183,7 @@ class WheelFile:
                 for chunk in self._unpacked(file, info):
                     digest.update(chunk)
                     size += len(chunk)
+                    count.add(len(chunk))
                     if sink:
                         sink.write(chunk)
         finally:
@@ -171,7 +194,6 @@ class WheelFile:
                 f"{info.filename} in {self.path.name} is not what the wheel's RECORD says (hash or size differs): "
                 "download the wheel again, and do not use this file"
             )
-        return size
 
     def _unpacked(self, file: io.BufferedReader, info: zipfile.ZipInfo) -> Iterable[bytes]:
         if info.compress_type == zipfile.ZIP_STORED:

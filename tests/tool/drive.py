@@ -1,0 +1,44 @@
+"""Runs the tool on other patches than its own, and ends it by a signal at a moment of the caller's choice.
+
+Usage: drive.py PATCHES SIGNAL MOMENT ARGUMENT...
+
+MOMENT is the name of a stage, which is struck as it begins; "member:N", struck after N members of the new wheel are
+written; or "-" for never. The signal goes to this process alone, as `kill` sends it.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+from lmsbuild import archive, cli, paths, report
+
+
+def main() -> None:
+    patches, number, moment, *arguments = sys.argv[1:]
+    paths.patches_folder = lambda: Path(patches)  # type: ignore[assignment]
+    say, copy, written = report.stage, archive.ArchiveWriter.copy, [0]
+
+    def strike() -> None:
+        os.kill(os.getpid(), int(number))
+
+    def stage(name: str) -> None:
+        say(name)
+        if name == moment:
+            strike()
+
+    def counted(self: archive.ArchiveWriter, *words: Any) -> None:
+        copy(self, *words)
+        written[0] += 1
+        if moment == f"member:{written[0]}":
+            strike()
+
+    report.stage = stage  # type: ignore[assignment]
+    archive.ArchiveWriter.copy = counted  # type: ignore[method-assign]
+    sys.argv = ["lmsbuild", *arguments]
+    cli.main()
+
+
+main()

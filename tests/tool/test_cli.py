@@ -1,0 +1,175 @@
+"""The command line: names, suggestions, exit codes, and what is said when nobody watches."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from lmsbuild import compile, doctor, errors
+from lmsbuild.errors import Failure, MachineNotReady
+from workshop import Workshop
+
+
+def test_every_failure_has_an_exit_code_of_its_own() -> None:
+    kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
+    codes = [kind.exit_code for kind in kinds if issubclass(kind, Failure)]
+    assert len(set(codes)) == len(codes) > 20
+    assert not set(codes) & {0, 2, 128 + 2, 128 + 15}
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["pytorhc", "v2.13.0"], 3, "there is no framework or command 'pytorhc'. Did you mean 'pytorch'?"),
+        (["qqqq"], 3, "there is no framework or command 'qqqq'. `lmsbuild --help`"),
+        (["pytorch", "v2.13.1"], 4, "there is no pytorch tag 'v2.13.1'. Did you mean 'v2.13.0'?"),
+        (["pytorch", "nightly"], 4, "there is no pytorch tag 'nightly'. `lmsbuild list` shows them all."),
+        (["patch", "v2.31.0", "."], 4, "Did you mean 'v2.13.0'?"),
+        (["generate", "v2"], 4, "Did you mean 'v2.13.0'?"),
+        (["pytorch", "v2.13.0", "--python", "three"], 6, "--python takes a version such as 3.12, not 'three'"),
+        (["pytorch", "v2.13.0", "--base-wheel", "none.whl"], 7, "none.whl is not the name of a wheel"),
+        (["try", "none.whl"], 26, "lmsbuild pytorch"),
+        (["patch", "v2.13.0", "nowhere"], 17, "nowhere is no git checkout"),
+        (["pytorch"], 2, "Missing argument 'TAG'"),
+    ],
+)
+def test_wrong_words_are_answered_with_the_right_ones(
+    workshop: Workshop, words: list[str], code: int, said: str
+) -> None:
+    done = workshop.run(*words)
+    assert done.returncode == code
+    assert said in " ".join(done.stderr.split())
+    assert done.stdout == ""
+    assert "Traceback" not in done.stderr
+
+
+def test_list_names_the_tags_and_what_they_support(workshop: Workshop) -> None:
+    wheels = {synthetic.wheel_name(abi=abi): "0" * 64 for abi in ("cp312", "cp311")}
+    synthetic.write_sources(workshop.patches, wheels)
+    done = workshop.run("list")
+    said = "pytorch v2.13.0: torch 2.13.0, pages tensors on cpu\n  official wheels known for cp311, cp312\n"
+    assert (done.returncode, done.stdout) == (0, said)
+
+
+def test_the_tag_may_be_given_without_its_letter(workshop: Workshop) -> None:
+    done = workshop.run("pytorch", "2.13.0", "--base-wheel", workshop.base, "--output", workshop.output)
+    assert done.returncode == 0
+
+
+def test_a_piped_build_prints_the_wheel_and_no_progress_bar(workshop: Workshop) -> None:
+    done = workshop.build()
+    assert Path(done.stdout.strip()).is_file()
+    assert done.stdout.count("\n") == 1
+    stages = [line for line in done.stderr.splitlines() if not line.startswith(" ")]
+    assert stages == ["base wheel", "verify", "patch", "compile", "graft", "publish"]
+    assert not {"\r", "\x1b", "━"} & set(done.stderr)
+    assert "+ " not in done.stderr
+
+
+def test_verbose_shows_every_command(workshop: Workshop) -> None:
+    words = ("pytorch", "v2.13.0", "--base-wheel", workshop.base, "--output", workshop.output, "-v")
+    commands = [line for line in workshop.run(*words).stderr.splitlines() if line.startswith("+ ")]
+    assert [line.split()[1] for line in commands] == ["git", "g++", "g++", "g++"]
+
+
+def test_brackets_in_a_message_are_shown_as_they_are(workshop: Workshop) -> None:
+    done = workshop.run("pytorch", "[bold]v1[/bold]")
+    assert "'[bold]v1[/bold]'" in done.stderr
+
+
+def test_doctor_is_content_with_a_machine_that_can_build(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _known_machine(workshop, monkeypatch)
+    doctor.run(workshop.cache, workshop.output)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) == 7
+    assert all(line.startswith("ok ") for line in lines), lines
+    assert not workshop.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "name", "remedy"),
+    [
+        ("compiler", "C++ compiler", "install"),
+        ("standard", "C++ compiler", "install"),
+        ("git", "git", "install"),
+        ("registry", "pip", "pip config list"),
+        ("version", "pip", "--base-wheel"),
+        ("interpreter", "interpreter", "use one of cp39"),
+        ("disk", "disk space for the output", "--output"),
+    ],
+)
+def test_doctor_says_what_is_missing_and_what_mends_it(
+    workshop: Workshop,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    spoil: str,
+    name: str,
+    remedy: str,
+) -> None:
+    _known_machine(workshop, monkeypatch)
+    if spoil == "compiler":
+        monkeypatch.setenv("CXX", "no-such-compiler")
+    elif spoil == "standard":
+        series = workshop.patches / "pytorch/series.toml"
+        synthetic.edit_file(series, lambda text: text.replace("c++17", "c++99"))
+    elif spoil == "git":
+        which = doctor.shutil.which
+        monkeypatch.setattr(doctor.shutil, "which", lambda word: None if word == "git" else which(word))
+    elif spoil == "registry":
+        (workshop.folder / workshop.base.name).unlink()
+    elif spoil == "version":
+        workshop.base.rename(workshop.folder / synthetic.wheel_name("2.12.0"))
+    elif spoil == "interpreter":
+        synthetic.write_sources(workshop.patches, {synthetic.wheel_name(abi="cp39"): "0" * 64})
+    else:
+        monkeypatch.setattr(doctor, "_OUTPUT_BYTES", 1 << 60)
+    with pytest.raises(MachineNotReady, match="1 of the above"):
+        doctor.run(workshop.cache, workshop.output)
+    lines = capsys.readouterr().out.splitlines()
+    missing = [index for index, line in enumerate(lines) if line.startswith("MISSING")]
+    assert len(missing) == 1
+    assert f" {name}: " in lines[missing[0]]
+    assert remedy in lines[missing[0] + 1]
+
+
+@pytest.mark.parametrize(
+    ("manager", "advice"),
+    [
+        ("apt-get", "apt-get install g++"),
+        ("dnf", "dnf install gcc-c++"),
+        ("pacman", "pacman -S gcc"),
+        ("none", "install c++ with your distribution's package manager"),
+    ],
+)
+def test_the_remedy_fits_the_distribution(manager: str, advice: str) -> None:
+    assert doctor._install("c++", lambda word: "/bin/x" if word == manager else None) == advice
+
+
+def test_the_compiler_may_have_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "env 'g++' -pipe")
+    assert compile.compiler() == ["env", "g++", "-pipe"]
+
+
+def _known_machine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stand-in's catalogue and registry."""
+    synthetic.write_sources(workshop.patches, {workshop.base.name: "0" * 64})
+    monkeypatch.setattr(doctor.paths, "patches_folder", lambda: workshop.patches)
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(workshop.folder))
+    monkeypatch.setattr(sys, "argv", ["lmsbuild"])
+
+
+@pytest.mark.parametrize("words", [("generate", "v2.13.0"), ("pytorch", "v2.13.0")])
+def test_a_cache_that_cannot_be_written_is_said(workshop: Workshop, words: tuple[str, ...]) -> None:
+    file = workshop.folder / "file"
+    file.write_text("x")
+    done = workshop.run(*words, environment={"LMSBUILD_CACHE": str(file / "cache")})
+    assert done.returncode == 13, done.stderr
+    assert "LMSBUILD_CACHE" in done.stderr

@@ -1,0 +1,351 @@
+"""Making the patched wheel, on the stand-in: what is in it, and what is refused."""
+
+from __future__ import annotations
+
+import csv
+import ctypes
+import io
+import os
+import resource
+import shutil
+import stat
+import subprocess
+import sys
+import zipfile
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from lmsbuild import graft, symbols
+from lmsbuild.errors import (
+    BadSources,
+    CompilerFailed,
+    DamagedWheel,
+    Failure,
+    NoCompiler,
+    NoSpace,
+    NoSuchFile,
+    OutputNotWritable,
+    PatchMismatch,
+    TamperedWheel,
+    UnsafeMember,
+    WrongHash,
+    WrongPlatform,
+    WrongVersion,
+)
+from lmsbuild.wheel import WheelFile, record_hash
+from synthetic import ABI, PLATFORM, Member
+from workshop import Workshop
+
+NEW_INFO = "torch-2.13.0+cpu.lms1.dist-info"
+Members = dict[str, Member]
+
+
+def _read(path: Path) -> dict[str, bytes]:
+    with zipfile.ZipFile(path) as archive:
+        assert archive.testzip() is None
+        return {name: archive.read(name) for name in archive.namelist()}
+
+
+def test_the_patched_wheel_holds_what_it_should(workshop: Workshop, stand_in: Members) -> None:
+    made = graft.build(workshop.options())
+    assert made.parent == workshop.output
+    assert made.name.startswith(f"torch-2.13.0+cpu.lms1-{ABI}-{ABI}-")
+    assert [path.name for path in workshop.output.iterdir()] == [made.name]
+    files = _read(made)
+    unchanged = {"torch/bin/protoc", "torch/include/ATen/ATen.h", "torch/große Datei.txt", "torch/lib/libc10.so"}
+    for name in unchanged:
+        assert files[name] == stand_in[name].data
+    assert files["torch/version.py"] == b"__version__ = '2.13.0+cpu.lms1'\ndebug = False\n"
+    assert b'    "_export",\n    "lms",\n' in files["torch/__init__.py"]
+    assert files["torch/lms/__init__.py"] == b"def enable():\n    pass\n"
+    assert files[f"{NEW_INFO}/METADATA"] == (
+        b"Metadata-Version: 2.1\nName: torch\nVersion: 2.13.0+cpu.lms1\n\nVersion: none\n"
+    )
+    assert not [name for name in files if name.startswith(("aten/", "test/", synthetic.DIST_INFO))]
+    assert list(files)[-1] == f"{NEW_INFO}/RECORD"
+
+
+def test_record_lists_every_file_with_its_hash_and_size(workshop: Workshop) -> None:
+    made = graft.build(workshop.options())
+    files = _read(made)
+    rows = list(csv.reader(io.StringIO(files[f"{NEW_INFO}/RECORD"].decode())))
+    assert [row[0] for row in rows] == list(files)
+    for name, digest, size in rows[:-1]:
+        assert (digest, size) == (record_hash(files[name]), str(len(files[name])))
+    assert rows[-1] == [f"{NEW_INFO}/RECORD", "", ""]
+    with WheelFile(made) as wheel:
+        wheel.verify(lambda name: None, lambda done: None)
+
+
+def test_permissions_and_dates_are_kept_and_new_files_get_sensible_ones(workshop: Workshop) -> None:
+    made = graft.build(workshop.options())
+    with zipfile.ZipFile(made) as archive:
+        modes = {info.filename: stat.S_IMODE(info.external_attr >> 16) for info in archive.infolist()}
+        assert {info.date_time for info in archive.infolist()} == {synthetic.DATE}
+    assert modes["torch/bin/protoc"] == 0o755
+    assert modes["torch/version.py"] == 0o644
+    assert modes["torch/lms/__init__.py"] == 0o644
+    assert modes["torch/lib/libtorch_lms.so"] == 0o755
+    assert modes[f"{NEW_INFO}/RECORD"] == 0o664
+
+
+def test_the_library_runs_from_where_it_lies(workshop: Workshop) -> None:
+    made = graft.build(workshop.options())
+    with zipfile.ZipFile(made) as archive:
+        archive.extractall(workshop.folder / "x")
+    library = ctypes.CDLL(str(workshop.folder / "x/torch/lib/libtorch_lms.so"))
+    assert library.lms_torch_cpu_enabled() == 42
+    library.lms_where.restype = ctypes.c_char_p
+    assert library.lms_where() == b"./aten/src/ATen/LmsPager.cpp"
+
+
+def test_the_tags_in_the_name_and_in_the_wheel_agree(workshop: Workshop) -> None:
+    made = graft.build(workshop.options())
+    platform = made.stem.split("-")[-1]
+    tag_lines = [line for line in _read(made)[f"{NEW_INFO}/WHEEL"].decode().splitlines() if line.startswith("Tag: ")]
+    assert tag_lines == [f"Tag: {ABI}-{ABI}-{platform}"]
+
+
+@pytest.mark.parametrize(
+    "need", [symbols.Need(17, "GLIBC_2.17"), symbols.Need(29, "GLIBC_2.29"), symbols.Need(None, "?")]
+)
+def test_the_platform_is_raised_when_the_library_needs_more(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], need: symbols.Need
+) -> None:
+    monkeypatch.setattr(symbols, "oldest_glibc", lambda versions: need)
+    made = graft.build(workshop.options())
+    machine = synthetic.TARGET.machine
+    expected = {17: PLATFORM, 29: f"manylinux_2_29_{machine}", None: f"linux_{machine}"}[need.minor]
+    assert made.stem.endswith(f"-{expected}")
+    assert f"Tag: {ABI}-{ABI}-{expected}\n" in _read(made)[f"{NEW_INFO}/WHEEL"].decode()
+    assert (need.because in capsys.readouterr().err) is (need.minor != 17)
+
+
+def test_the_same_inputs_give_the_same_bytes_anywhere(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    first = graft.build(workshop.options())
+    monkeypatch.setenv("TZ", "Asia/Tokyo")
+    elsewhere = workshop.folder / "another folder" / "with a longer name"
+    shutil.copytree(workshop.patches, elsewhere / "patches")
+    options = replace(workshop.options(output=elsewhere / "dist"), patches=elsewhere / "patches")
+    second = graft.build(options)
+    assert first.name == second.name
+    assert first.read_bytes() == second.read_bytes()
+
+
+def test_a_relative_output_is_relative_to_where_the_tool_runs(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(workshop.folder)
+    made = graft.build(workshop.options(output=Path("dist")))
+    assert made.parent == Path("dist")
+    assert (workshop.folder / made).is_file()
+
+
+def test_new_members_take_their_date_from_source_date_epoch(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plain = graft.build(workshop.options()).read_bytes()
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "1700000000")
+    made = graft.build(workshop.options())
+    with zipfile.ZipFile(made) as archive:
+        assert archive.getinfo("torch/lms/__init__.py").date_time == (2023, 11, 14, 22, 13, 20)
+        assert archive.getinfo("torch/bin/protoc").date_time == synthetic.DATE
+    assert made.read_bytes() != plain
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    with zipfile.ZipFile(graft.build(workshop.options())) as archive:
+        assert archive.getinfo("torch/lms/__init__.py").date_time == (1980, 1, 1, 0, 0, 0)
+
+
+def test_a_wheel_without_a_local_version_gets_one(workshop: Workshop, stand_in: Members) -> None:
+    files = {
+        name.replace("+cpu", ""): replace(member, data=member.data.replace(b"+cpu", b""))
+        for name, member in stand_in.items()
+    }
+    path = workshop.folder / synthetic.wheel_name("2.13.0")
+    synthetic.write_wheel(path, files)
+    with zipfile.ZipFile(path) as archive:
+        record = archive.read(f"{synthetic.DIST_INFO}/RECORD")
+    rebuilt = workshop.folder / "rebuilt" / path.name
+    rebuilt.parent.mkdir()
+    with zipfile.ZipFile(path) as old, zipfile.ZipFile(rebuilt, "w") as new:
+        for info in old.infolist():
+            if "RECORD" not in info.filename:
+                new.writestr(info, old.read(info))
+        new.writestr("torch-2.13.0.dist-info/RECORD", record.replace(b"+cpu.dist-info/RECORD", b".dist-info/RECORD"))
+    made = graft.build(workshop.options(base_wheel=rebuilt))
+    assert made.name.startswith(f"torch-2.13.0+lms1-{ABI}-")
+    assert b"Version: 2.13.0+lms1\n" in _read(made)["torch-2.13.0+lms1.dist-info/METADATA"]
+
+
+@pytest.mark.parametrize(
+    ("name", "failure", "message"),
+    [
+        (synthetic.wheel_name("2.12.0+cpu"), WrongVersion, r"torch 2\.12\.0\+cpu, but v2\.13\.0 needs torch 2\.13\.0"),
+        (synthetic.wheel_name(package="torchvision"), WrongVersion, "torchvision"),
+        (synthetic.wheel_name("2.13.0+cpu.lms1"), WrongVersion, "patched already"),
+        (synthetic.wheel_name(platform="win_amd64"), WrongPlatform, "win_amd64"),
+        (synthetic.wheel_name(platform="macosx_11_0_arm64"), WrongPlatform, "macosx_11_0_arm64"),
+        (synthetic.wheel_name(platform="manylinux_2_28_s390x"), WrongPlatform, "s390x"),
+        (synthetic.wheel_name(abi="cp39"), WrongPlatform, r"is for cp39.*pass --python 3\.9"),
+    ],
+)
+def test_a_base_wheel_of_something_else_is_refused(
+    workshop: Workshop, name: str, failure: type[Failure], message: str
+) -> None:
+    other = workshop.base.rename(workshop.folder / name)
+    with pytest.raises(failure, match=message):
+        graft.build(workshop.options(base_wheel=other))
+    assert not workshop.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("spoil", "failure"),
+    [("truncated", DamagedWheel), ("tampered", TamperedWheel), ("outside", UnsafeMember), ("missing", NoSuchFile)],
+)
+def test_a_bad_base_wheel_leaves_no_wheel(
+    workshop: Workshop, stand_in: Members, spoil: str, failure: type[Failure]
+) -> None:
+    if spoil == "truncated":
+        workshop.base.write_bytes(workshop.base.read_bytes()[:2000])
+    elif spoil == "tampered":
+        changed = Member(b"evil", listed=stand_in["torch/bin/protoc"].data)
+        synthetic.write_wheel(workshop.base, {**stand_in, "torch/bin/protoc": changed})
+    elif spoil == "outside":
+        synthetic.write_wheel(workshop.base, {**stand_in, "../evil": Member(b"evil")})
+    else:
+        workshop.base.unlink()
+    with pytest.raises(failure):
+        graft.build(workshop.options())
+    assert not workshop.output.exists() or not list(workshop.output.iterdir())
+
+
+def test_a_base_wheel_that_the_catalogue_knows_otherwise_is_refused(workshop: Workshop) -> None:
+    synthetic.write_sources(workshop.patches, {workshop.base.name: "1" * 64})
+    with pytest.raises(WrongHash, match="1{64}"):
+        graft.build(workshop.options())
+
+
+def test_a_base_wheel_with_another_edited_file_is_refused(workshop: Workshop, stand_in: Members) -> None:
+    synthetic.write_wheel(workshop.base, {**stand_in, "torch/__init__.py": Member(b"another release\n")})
+    with pytest.raises(PatchMismatch, match=r"torch/__init__\.py"):
+        graft.build(workshop.options())
+
+
+def test_a_version_file_that_cannot_be_edited_is_refused(workshop: Workshop, stand_in: Members) -> None:
+    synthetic.write_wheel(workshop.base, {**stand_in, "torch/version.py": Member(b"from x import __version__\n")})
+    with pytest.raises(BadSources, match=r"version\.py"):
+        graft.build(workshop.options())
+
+
+def test_no_compiler_is_said_before_the_work(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CXX", "no-such-compiler")
+    with pytest.raises(NoCompiler, match="no-such-compiler.*apt-get install g"):
+        graft.build(workshop.options())
+    monkeypatch.delenv("CXX")
+    monkeypatch.setenv("PATH", str(workshop.folder))
+    with pytest.raises(NoCompiler, match=r"g\+\+ c\+\+ clang\+\+"):
+        graft.build(workshop.options())
+    assert not workshop.output.exists()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("#include <ATen/ATen.h>\n#warning careful\nint f() { return undeclared; }\n", r"LmsTorch\.cpp:3.*undeclared"),
+        ("#include <ATen/none.h>\n", r"fatal error: ATen/none\.h"),
+        ("void missing(); void f() { missing(); }\n", "undefined reference to .missing"),
+    ],
+)
+def test_the_first_real_diagnostic_is_shown(workshop: Workshop, source: str, message: str) -> None:
+    (workshop.patches / "pytorch/files/aten/src/ATen/LmsTorch.cpp").write_text(source)
+    workshop.generate()
+    with pytest.raises(CompilerFailed, match=message) as caught:
+        graft.build(workshop.options())
+    assert ".lmsbuild-" not in str(caught.value).split("undefined")[0]
+    assert not list(workshop.output.iterdir())
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(workshop: Workshop) -> None:
+    """A file size limit stands in for the full disk: it binds every user, root too."""
+    done = subprocess.run(
+        [sys.executable, "-c", _LIMITED, str(workshop.patches), str(workshop.base), str(workshop.output)],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LMSBUILD_CACHE": str(workshop.cache)},
+        check=False,
+    )
+    assert done.returncode == NoSpace.exit_code, done.stderr
+    assert "no space left" in done.stderr
+    assert not list(workshop.output.iterdir())
+
+
+_LIMITED = """
+import resource, signal, sys
+from pathlib import Path
+from lmsbuild import cli, graft, paths
+patches, base, output = sys.argv[1:]
+paths.patches_folder = lambda: Path(patches)
+write = graft._write
+def limited(*words):
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+    write(*words)
+graft._write = limited
+sys.argv = ["lmsbuild", "pytorch", "v2.13.0", "--base-wheel", base, "--output", output]
+cli.main()
+"""
+
+
+@pytest.mark.parametrize("size", ["8k", "32k", "48k", "64k"])
+def test_a_really_full_disk_is_said_and_leaves_nothing(workshop: Workshop, size: str) -> None:
+    """On small file systems of our own, which fill up at different stages, in different programs."""
+    disk = workshop.folder / "disk"
+    disk.mkdir()
+    inside = f'mount -t tmpfs -o size={size} tmpfs "$0" && "$@"; code=$?; find "$0/dist" -mindepth 1; exit $code'
+    words = [sys.executable, Path(__file__).with_name("drive.py"), workshop.patches, "0", "-"]
+    words += ["pytorch", "v2.13.0", "--base-wheel", workshop.base, "--output", disk / "dist"]
+    done = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", inside, disk, *words],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "LMSBUILD_CACHE": str(workshop.cache), "TMPDIR": str(workshop.folder)},
+        check=False,
+    )
+    if "unshare:" in done.stderr or "mount:" in done.stderr:
+        pytest.skip(f"needs the right to mount, which this machine withholds: {done.stderr.strip()}")
+    assert (done.returncode, done.stdout) == (NoSpace.exit_code, ""), done.stderr
+    assert "no space left" in done.stderr
+
+
+@pytest.mark.parametrize("kind", ["file", "below a file", "read-only"])
+def test_an_output_that_cannot_be_written_is_said(workshop: Workshop, kind: str) -> None:
+    file = workshop.folder / "file"
+    file.write_text("x")
+    # A folder of /proc is read-only for every user, root too.
+    output = {"file": file, "below a file": file / "dist", "read-only": Path("/proc/self/dist")}[kind]
+    with pytest.raises(OutputNotWritable, match="--output"):
+        graft.build(workshop.options(output=output))
+    assert file.read_text() == "x"
+
+
+def test_a_finished_wheel_is_replaced_in_one_step(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = graft.build(workshop.options())
+    whole = made.read_bytes()
+    made.write_bytes(b"an older build")
+
+    def fail(*words: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched, pytest.raises(NoSpace):
+        patched.setattr(graft, "_write", fail)
+        graft.build(workshop.options())
+    assert made.read_bytes() == b"an older build"
+    assert graft.build(workshop.options()).read_bytes() == whole
+
+
+def test_limits_of_this_process_are_as_before() -> None:
+    """The tests above set limits in processes of their own only."""
+    assert resource.getrlimit(resource.RLIMIT_FSIZE)[0] == resource.RLIM_INFINITY

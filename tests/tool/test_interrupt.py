@@ -1,0 +1,132 @@
+"""Ctrl-C, termination and sudden death at every stage, and several runs at once: never half a wheel."""
+
+from __future__ import annotations
+
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+
+from lmsbuild.wheel import WheelFile
+from workshop import DRIVE, Workshop
+
+MOMENTS = ["base wheel", "verify", "patch", "compile", "graft", "member:1", "member:4", "publish"]
+
+
+def _wheels(workshop: Workshop) -> list[Path]:
+    return sorted(workshop.output.glob("*.whl")) if workshop.output.exists() else []
+
+
+def _leftovers(workshop: Workshop) -> list[str]:
+    return [path.name for path in workshop.output.glob("*") if path.suffix != ".whl"]
+
+
+def _temporary_names(output: Path) -> set[str]:
+    return {path.name for path in output.iterdir() if path.name.startswith(".lmsbuild-")}
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_an_interrupted_run_leaves_nothing(workshop: Workshop, number: signal.Signals, moment: str) -> None:
+    done = workshop.build(signal=number, moment=moment)
+    assert done.returncode == 128 + number, done.stderr
+    assert "interrupted" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert _wheels(workshop) == []
+    assert _leftovers(workshop) == []
+
+
+@pytest.mark.parametrize("moment", MOMENTS)
+def test_after_sudden_death_the_next_run_cleans_up(workshop: Workshop, moment: str) -> None:
+    whole = Path(workshop.build().stdout.strip())
+    expected = whole.read_bytes()
+    whole.unlink()
+    done = workshop.build(signal=signal.SIGKILL, moment=moment)
+    assert done.returncode == -signal.SIGKILL
+    assert _wheels(workshop) == []
+    assert all(name.startswith(".lmsbuild-") for name in _leftovers(workshop))
+    assert workshop.build().returncode == 0
+    assert _leftovers(workshop) == []
+    assert whole.read_bytes() == expected
+
+
+def test_sudden_death_leaves_the_older_wheel_whole(workshop: Workshop) -> None:
+    made = Path(workshop.build().stdout.strip())
+    expected = made.read_bytes()
+    workshop.build(signal=signal.SIGKILL, moment="member:4")
+    assert made.read_bytes() == expected
+    with WheelFile(made) as wheel:
+        wheel.verify(lambda name: None, lambda done: None)
+
+
+def test_compilers_die_with_the_run(workshop: Workshop) -> None:
+    """A compiler that never ends, with a child of its own, is gone when Ctrl-C has ended the tool."""
+    marks = workshop.folder / "marks"
+    marks.mkdir()
+    compiler = workshop.folder / "slow-compiler"
+    compiler.write_text(f'#!/bin/sh\nsleep 600 &\necho $! > "{marks}/$$"\nwait\n')
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    words = ["pytorch", "v2.13.0", "--base-wheel", str(workshop.base), "--output", str(workshop.output)]
+    process = subprocess.Popen(
+        [sys.executable, DRIVE, workshop.patches, "0", "-", *words],
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "CXX": str(compiler), "LMSBUILD_CACHE": str(workshop.cache)},
+        text=True,
+    )
+    with process:
+        _wait_for(lambda: len(list(marks.iterdir())) == min(2, os.cpu_count() or 1))
+        time.sleep(0.2)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    started = [int(mark.name) for mark in marks.iterdir()] + [int(mark.read_text()) for mark in marks.iterdir()]
+    _wait_for(lambda: not any(_runs(number) for number in started))
+    assert _leftovers(workshop) == []
+
+
+def test_runs_at_once_into_one_folder_all_succeed(workshop: Workshop) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        runs = list(pool.map(lambda number: workshop.build(), range(4)))
+    assert [done.returncode for done in runs] == [0] * 4, [done.stderr for done in runs]
+    assert len({done.stdout for done in runs}) == 1
+    assert _leftovers(workshop) == []
+    with WheelFile(Path(runs[0].stdout.strip())) as wheel:
+        wheel.verify(lambda name: None, lambda done: None)
+
+
+def test_a_run_does_not_remove_the_folder_of_one_that_works(workshop: Workshop) -> None:
+    compiler = workshop.folder / "waiting-compiler"
+    gate = workshop.folder / "gate"
+    compiler.write_text(f'#!/bin/sh\nwhile [ ! -e "{gate}" ]; do sleep 0.05; done\nexec g++ "$@"\n')
+    compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    with ThreadPoolExecutor(1) as pool:
+        slow = pool.submit(workshop.build, environment={"CXX": str(compiler)})
+        _wait_for(lambda: workshop.output.exists() and any(_temporary_names(workshop.output)))
+        before = _temporary_names(workshop.output)
+        assert workshop.build().returncode == 0
+        assert _temporary_names(workshop.output) == before
+        gate.touch()
+        assert slow.result().returncode == 0
+    assert _leftovers(workshop) == []
+
+
+def _runs(number: int) -> bool:
+    try:
+        return "\nState:\tZ" not in Path(f"/proc/{number}/status").read_text()
+    except FileNotFoundError:
+        return False
+
+
+def _wait_for(condition: object, seconds: float = 30) -> None:
+    assert callable(condition)
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, "it did not happen in time"
+        time.sleep(0.05)

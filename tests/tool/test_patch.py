@@ -1,0 +1,149 @@
+"""Applying a .patch file to a checkout and to a folder."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from lmsbuild.errors import AlreadyApplied, DirtyCheckout, Failure, NoSuchFile, NotACheckout, PatchMismatch
+from lmsbuild.patch import apply_to_checkout, apply_to_folder, read_patch
+from workshop import Workshop
+
+IDENTITY = ["-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
+
+
+def _git(tree: Path, *words: str) -> str:
+    return subprocess.run(["git", "-C", tree, *IDENTITY, *words], capture_output=True, text=True, check=True).stdout
+
+
+def _checkout(workshop: Workshop, init: bytes = synthetic.INIT) -> Path:
+    tree = workshop.folder / "tree"
+    for name, data in {"torch/__init__.py": init, "torch/cuda/__init__.py": synthetic.CUDA_INIT, "other": b"x"}.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(data)
+    _git(tree, "init", "-q")
+    _git(tree, "add", "-A")
+    _git(tree, "commit", "-qm", "base")
+    return tree
+
+
+def test_the_series_is_applied_to_a_checkout(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    done = workshop.run("patch", "v2.13.0", tree)
+    assert (done.returncode, done.stdout) == (0, f"{tree}: 4 commits on top of v2.13.0\n")
+    assert _git(tree, "log", "--format=%s") == "Add tests\nAdd Python\nAdd the glue\nAdd the pager\nbase\n"
+    assert (tree / "torch/lms/__init__.py").is_file()
+    assert _git(tree, "status", "--porcelain") == ""
+
+
+def test_it_works_without_an_identity(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    home = workshop.folder / "home"
+    home.mkdir()
+    environment = {"HOME": str(home), "XDG_CONFIG_HOME": str(home), "GIT_CONFIG_NOSYSTEM": "1", "EMAIL": ""}
+    assert workshop.run("patch", "v2.13.0", tree, environment=environment).returncode == 0
+
+
+def test_a_subfolder_of_a_checkout_is_no_checkout(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    with pytest.raises(NotACheckout):
+        apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree / "torch")
+
+
+def _dirty(tree: Path) -> None:
+    (tree / "other").write_text("changed")
+
+
+def _staged(tree: Path) -> None:
+    _dirty(tree)
+    _git(tree, "add", "other")
+
+
+def _no_repository(tree: Path) -> None:
+    (tree / ".git").rename(tree / "moved")
+
+
+def _other_blob(tree: Path) -> None:
+    (tree / "torch/cuda/__init__.py").write_text("another release\n")
+    _git(tree, "commit", "-qam", "another")
+
+
+def _no_blob(tree: Path) -> None:
+    _git(tree, "rm", "-q", "torch/cuda/__init__.py")
+    _git(tree, "commit", "-qm", "gone")
+
+
+def _in_the_way(tree: Path) -> None:
+    (tree / "torch/lms").mkdir()
+    (tree / "torch/lms/__init__.py").write_text("mine\n")
+
+
+@pytest.mark.parametrize(
+    ("spoil", "failure", "message"),
+    [
+        (_dirty, DirtyCheckout, "other"),
+        (_staged, DirtyCheckout, "staged"),
+        (_no_repository, NotACheckout, "no git checkout"),
+        (_other_blob, PatchMismatch, r"torch/cuda/__init__\.py in .* is not the file"),
+        (_no_blob, PatchMismatch, r"has no torch/cuda/__init__\.py"),
+        (_in_the_way, PatchMismatch, r"torch/lms/__init__\.py.* already there"),
+    ],
+)
+def test_trees_that_do_not_fit_are_left_as_they_were(
+    workshop: Workshop, spoil: object, failure: type[Failure], message: str
+) -> None:
+    tree = _checkout(workshop)
+    assert callable(spoil)
+    spoil(tree)
+    files = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file() and "index" not in path.name}
+    with pytest.raises(failure, match=message):
+        apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
+    assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file() and "index" not in path.name} == files
+
+
+def test_applying_twice_says_so(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    patch = read_patch(workshop.patches / workshop.tag.patch_name)
+    assert apply_to_checkout(patch, tree) == 4
+    head = _git(tree, "rev-parse", "HEAD")
+    with pytest.raises(AlreadyApplied, match="already applied"):
+        apply_to_checkout(patch, tree)
+    assert _git(tree, "rev-parse", "HEAD") == head
+
+
+def test_a_series_that_git_refuses_leaves_no_trace(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    hook = tree / ".git/hooks/applypatch-msg"
+    hook.parent.mkdir(exist_ok=True)
+    hook.write_text("#!/bin/sh\nexit 1\n")
+    hook.chmod(0o755)
+    with pytest.raises(PatchMismatch, match="git am"):
+        apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
+    assert _git(tree, "log", "--format=%s") == "base\n"
+    assert not (tree / ".git/rebase-apply").exists()
+
+
+def test_a_folder_inside_another_checkout_is_patched_itself(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    folder = tree / "dist" / "patched"
+    for name, data in (("torch/__init__.py", synthetic.INIT), ("torch/cuda/__init__.py", synthetic.CUDA_INIT)):
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_bytes(data)
+    apply_to_folder(read_patch(workshop.patches / workshop.tag.patch_name), folder)
+    assert (folder / "torch/lms/__init__.py").is_file()
+    assert (tree / "torch/__init__.py").read_bytes() == synthetic.INIT
+
+
+def test_a_folder_with_other_files_is_refused(workshop: Workshop) -> None:
+    (workshop.folder / "patched/torch/cuda").mkdir(parents=True)
+    (workshop.folder / "patched/torch/__init__.py").write_text("other\n")
+    with pytest.raises(PatchMismatch, match=r"torch/__init__\.py.*git hash"):
+        apply_to_folder(read_patch(workshop.patches / workshop.tag.patch_name), workshop.folder / "patched")
+
+
+def test_a_missing_patch_says_how_to_make_it(tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match="lmsbuild generate"):
+        read_patch(tmp_path / "none.patch")

@@ -1,0 +1,95 @@
+"""`lmsbuild try`: with the real wheel, and what it makes of runs that differ or end early."""
+
+from __future__ import annotations
+
+import re
+import struct
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from lmsbuild import command, trial
+from lmsbuild.errors import ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
+from workshop import Workshop
+
+STATISTICS = '{"allocated_bytes.peak": 3000, "resident_bytes.peak": 1000, "over_limit_bytes.peak": 0, "out.bytes": 5, "in.bytes": 6}'
+
+
+def test_a_model_three_times_its_limit_trains_to_the_same_numbers(
+    built_wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = trial.run(built_wheel, tmp_path / "pictures", "lstm", 3)
+    assert "losses, parameters and gradients: equal to the bit" in text
+    sizes = re.search(r"lstm: 3 steps, ([\d.]+) MiB of tensors in ([\d.]+) MiB", text)
+    assert sizes
+    whole, limit = float(sizes[1]), float(sizes[2])
+    assert whole == pytest.approx(3 * limit, abs=0.2)
+    moved = re.search(r"copied out ([\d.]+) MiB, in ([\d.]+) MiB", text)
+    assert moved
+    assert min(float(moved[1]), float(moved[2])) > whole - limit
+    picture = (tmp_path / "pictures/lms-lstm.png").read_bytes()
+    assert picture.startswith(b"\x89PNG")
+    width, height = struct.unpack(">2I", picture[16:24])
+    assert min(width, height) > 400
+
+
+def _patched(workshop: Workshop) -> Path:
+    """The stand-in under a name that says it is patched."""
+    return workshop.base.rename(workshop.folder / synthetic.wheel_name("2.13.0+cpu.lms1"))
+
+
+def _pretend(monkeypatch: pytest.MonkeyPatch, outputs: list[tuple[int, str]]) -> None:
+    """Every training run prints the next of `outputs` instead of training."""
+    runs = iter(outputs)
+
+    def run(arguments: object, **options: object) -> command.Finished:
+        code, text = next(runs)
+        return command.Finished(("python",), code, text.encode(), b"Traceback\nRuntimeError: out of memory\n")
+
+    monkeypatch.setattr(command, "run", run)
+    monkeypatch.setattr(trial, "_environment", lambda folder, wheel: Path("python"))
+
+
+def _output(loss: float = 1.5, digest: str = "d", statistics: str = STATISTICS) -> str:
+    lines = [f'{{"step": 1, "loss": "{loss.hex()}"}}', '{"sample": [0.1, 3000, 1000]}']
+    return "\n".join([*lines, f'{{"statistics": {statistics}, "digest": "{digest}", "seconds": 0.5}}']) + "\n"
+
+
+@pytest.mark.parametrize("change", [{"loss": 1.5000000000000002}, {"digest": "e"}])
+def test_the_smallest_difference_is_a_failure(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, change: dict[str, object]
+) -> None:
+    _pretend(monkeypatch, [(0, _output(statistics="{}")), (0, _output()), (0, _output(**change))])  # type: ignore[arg-type]
+    with pytest.raises(ResultsDiffer, match="(?s)report it.*DIFFERENT"):
+        trial.run(_patched(workshop), workshop.output, "lstm", 1)
+
+
+def test_equal_runs_are_reported(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, [(0, _output(statistics="{}")), (0, _output()), (0, _output())])
+    text = trial.run(_patched(workshop), workshop.output, "lstm", 1)
+    assert "equal to the bit" in text
+    assert "1.5 -> 1.5" in text
+
+
+def test_training_that_ends_early_is_said(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    _pretend(monkeypatch, [(1, '{"step": 1, "loss": "0x1p+0"}\n')])
+    with pytest.raises(TrialFailed, match="exit code 1: RuntimeError: out of memory"):
+        trial.run(_patched(workshop), workshop.output, "lstm", 1)
+
+
+def test_a_wheel_for_another_interpreter_is_refused(workshop: Workshop) -> None:
+    other = workshop.base.rename(workshop.folder / synthetic.wheel_name("2.13.0+cpu.lms1", abi="cp39"))
+    with pytest.raises(WrongPlatform, match="cp39"):
+        trial.run(other, workshop.output, "lstm", 1)
+
+
+def test_a_wheel_that_is_not_patched_is_refused(workshop: Workshop) -> None:
+    with pytest.raises(WrongVersion, match="no patched wheel"):
+        trial.run(workshop.base, workshop.output, "lstm", 1)
+
+
+def test_an_installation_that_fails_is_said(workshop: Workshop) -> None:
+    workshop.base.write_bytes(workshop.base.read_bytes()[:1000])
+    with pytest.raises(TrialFailed, match="pip cannot install torch"):
+        trial.run(_patched(workshop), workshop.output, "lstm", 1)
