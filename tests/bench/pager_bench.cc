@@ -80,8 +80,8 @@ void hot_paths() {
   std::printf("\"hot_paths\": [");
   const char* separator = "";
   for (const std::uint64_t live : {std::uint64_t{100}, std::uint64_t{10000}, std::uint64_t{1000000}}) {
-    const std::uint64_t space = (live + 1000) * small_block;
-    lms_pager* pager = make_pager(space, space);
+    const std::uint64_t space = (live + 1000) * small_block;  // half of a pager's is for small blocks
+    lms_pager* pager = make_pager(space, 2 * space);
     std::vector<void*> blocks;
     for (std::uint64_t i = 0; i < live; ++i) {
       blocks.push_back(allocate(pager, small_block));

@@ -6,6 +6,7 @@ import hashlib
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -23,6 +24,9 @@ FLAVOURS = {
     "address": [*SANITIZED, "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
     "thread": [*SANITIZED, "-fsanitize=thread"],
 }
+
+
+KEPT_S = 3600
 
 
 class BuildError(Exception):
@@ -54,35 +58,35 @@ class Builder:
         # One file that includes all the others, as the patched framework builds it.
         sources = sorted(PAGER.glob("*.cc"))
         text = "".join(f'#include "{source}"\n' for source in sources)
-        inputs = [*sources, *sorted(PAGER.glob("*.h"))]
-        return self._compile("pager.o", text, inputs, [*FLAVOURS[flavour], "-c"])
+        return self._compile(flavour, "pager.o", text, [*sources, *sorted(PAGER.glob("*.h"))], ["-c"])
 
     def _program(self, flavour: str, program: str) -> Path:
         pager = self.futures[(flavour, "")].result()
         source = HERE / f"{program}.cc"
         inputs = [source, HERE / "check.h", *sorted(PAGER.glob("*.h")), pager]
-        return self._compile(program, f'#include "{source}"\n', inputs, FLAVOURS[flavour], [str(pager)])
+        return self._compile(flavour, program, f'#include "{source}"\n', inputs, [str(pager)])
 
-    def _compile(
-        self, name: str, text: str, inputs: list[Path], flags: list[str], objects: list[str] | None = None
-    ) -> Path:
-        digest = hashlib.sha256(repr((self.compiler, COMMON, flags, text)).encode())
+    def _compile(self, flavour: str, name: str, text: str, inputs: list[Path], arguments: list[str]) -> Path:
+        flags = [*COMMON, *FLAVOURS[flavour]]
+        digest = hashlib.sha256(repr((self.compiler, flags, text, arguments)).encode())
         for path in inputs:
             digest.update(path.read_bytes())
-        folder = self.folder / digest.hexdigest()[:24]
-        output = folder / name
+        output = self.folder / f"{flavour}-{digest.hexdigest()[:24]}-{name}"
         if output.exists():
             return output
-        folder.mkdir(parents=True, exist_ok=True)
-        main = folder / f"main.{os.getpid()}.cc"
+        main = output.with_name(f"{output.name}.{os.getpid()}.cc")
         main.write_text(text)
-        unfinished = folder / f"{name}.{os.getpid()}"
-        command = [self.compiler, *COMMON, *flags, str(main), *(objects or []), "-o", str(unfinished)]
+        unfinished = output.with_name(f"{output.name}.{os.getpid()}")
+        command = [self.compiler, *flags, str(main), *arguments, "-o", str(unfinished)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         main.unlink()
         if done.returncode != 0:
             raise BuildError(f"{' '.join(command)}\n{done.stderr}")
         unfinished.rename(output)
+        # What earlier sources gave; a run that began before this one may still use it for a while.
+        for old in self.folder.glob(f"{flavour}-*-{name}"):
+            if old.stat().st_mtime < time.time() - KEPT_S:
+                old.unlink(missing_ok=True)
         return output
 
 

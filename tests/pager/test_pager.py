@@ -18,7 +18,7 @@ CASE = re.compile(r"^CASE(_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
 TIMEOUT_S = 120
 
 SANITIZER_OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=0:allocator_may_return_null=1",
+    "ASAN_OPTIONS": "detect_leaks=1",
     "UBSAN_OPTIONS": "print_stacktrace=1",
     # The fault handler allocates memory. It may: it runs on the program's own access to a block, never inside malloc or
     # at an arbitrary moment, which is what the report is about.
