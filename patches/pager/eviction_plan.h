@@ -1,15 +1,16 @@
-// Which blocks are away when, in an iteration that repeats itself: the cheapest choice of gaps such that what is resident
-// fits the limit at every moment.
+// Which blocks are away when, in an iteration that repeats itself: the cheapest choice of gaps such that what is
+// resident fits the limit at every moment.
 //
 // A gap is a span in which a block is not used. Evicting a block in a gap costs its bytes in, if it is used again
-// afterwards, and its bytes out, unless its contents were written out in an earlier gap already. Choosing gaps that cover
-// the excess over the limit is a covering problem. It is solved greedily: at the moment of the largest excess, take the
-// gap that brings most per byte moved, where a gap brings what it takes off that excess, times the number of moments with
-// an excess that it spans; at the end, drop what turned out to be unnecessary.
+// afterwards, and its bytes out, unless its contents were written out in an earlier gap already. Choosing gaps that
+// cover the excess over the limit is a covering problem. It is solved greedily: at the moment of the largest excess,
+// take the gap that brings most per byte moved, where a gap brings what it takes off that excess, times the number of
+// moments with an excess that it spans; at the end, drop what turned out to be unnecessary.
 #ifndef LMS_EVICTION_PLAN_H
 #define LMS_EVICTION_PLAN_H
 
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <vector>
@@ -27,14 +28,31 @@ class EvictionPlan {
     bool chosen;
   };
 
-  // Sets `chosen` in every gap. excess: by moment, the bytes over the limit while nothing is away; afterwards those that
-  // remain (positive where no choice of gaps would do). written: by version, the bytes that its first eviction costs.
-  // work: about how many elementary operations to spend on choosing well.
-  static void solve(std::vector<std::int64_t>* excess, std::vector<std::uint64_t>* written, std::vector<Gap>* gaps,
-                    std::uint64_t work) {
-    EvictionPlan plan(excess, written, gaps);
-    plan.choose(work);
-    plan.drop_unnecessary();
+  // Sets `chosen` in every gap. excess: by moment, the bytes over the limit while nothing is away; afterwards those
+  // that remain (positive where no choice of gaps would do). written: by version, the bytes that its first eviction
+  // costs. work: about how many elementary operations to spend on choosing well.
+  static void solve(std::vector<std::int64_t>* excess, const std::vector<std::uint64_t>& written,
+                    std::vector<Gap>* gaps, std::uint64_t work) {
+    std::vector<Gap> best;
+    std::vector<std::int64_t> best_excess;
+    std::uint64_t best_cost = 0;
+    // How much the length of a gap should count differs from program to program.
+    for (const double power : {1.0, 0.5, 2.0}) {
+      std::vector<Gap> trial(*gaps);
+      std::vector<std::int64_t> left(*excess);
+      EvictionPlan plan(&left, written, &trial, power);
+      const bool in_time = plan.choose(work / 3);
+      plan.drop_unnecessary();
+      const std::uint64_t cost = plan.cost();
+      if (best_excess.empty() || cost < best_cost) {
+        best.swap(trial);
+        best_excess.swap(left);
+        best_cost = cost;
+      }
+      if (!in_time) break;  // a large program: one plan has to do
+    }
+    gaps->swap(best);
+    excess->swap(best_excess);
   }
 
  private:
@@ -43,8 +61,9 @@ class EvictionPlan {
     std::size_t gap;
   };
 
-  EvictionPlan(std::vector<std::int64_t>* excess, std::vector<std::uint64_t>* written, std::vector<Gap>* gaps)
-      : excess_(*excess), written_(*written), gaps_(*gaps), unpaid_(*written) {}
+  EvictionPlan(std::vector<std::int64_t>* excess, const std::vector<std::uint64_t>& written, std::vector<Gap>* gaps,
+               double power)
+      : excess_(*excess), written_(written), gaps_(*gaps), power_(power), unpaid_(written) {}
 
   std::size_t moments() const { return excess_.size(); }
 
@@ -73,10 +92,12 @@ class EvictionPlan {
     std::uint32_t helped = over_[std::min(end, moments())] - over_[gap.begin];
     if (end > moments()) helped += over_[end - moments()];
     const double taken = static_cast<double>(std::min(static_cast<std::int64_t>(gap.bytes), worst));
-    return helped * taken / static_cast<double>(gap.read + unpaid_[gap.version] + 1);
+    const double length = power_ == 1.0 ? helped : std::pow(helped, power_);
+    return length * taken / static_cast<double>(gap.read + unpaid_[gap.version] + 1);
   }
 
-  void choose(std::uint64_t work) {
+  // True when the work allowed was enough to score the gaps anew after every choice.
+  bool choose(std::uint64_t work) {
     std::uint64_t spent = 0;
     std::vector<Scored> scored;
     std::vector<bool> hopeless(moments(), false);
@@ -89,7 +110,7 @@ class EvictionPlan {
         over_.push_back(over_.back() + (over ? 1 : 0));
         if (over && (worst == moments() || excess_[moment] > excess_[worst])) worst = moment;
       }
-      if (worst == moments()) return;
+      if (worst == moments()) return spent < work;
       scored.clear();
       for (std::size_t i = 0; i < gaps_.size(); ++i) {
         if (!gaps_[i].chosen && spans(gaps_[i], worst)) scored.push_back(Scored{score(gaps_[i], excess_[worst]), i});
@@ -113,6 +134,17 @@ class EvictionPlan {
         take(next.gap);
       }
     }
+  }
+
+  std::uint64_t cost() const {
+    std::vector<bool> paid(written_.size(), false);
+    std::uint64_t bytes = 0;
+    for (const Gap& gap : gaps_) {
+      if (!gap.chosen) continue;
+      bytes += gap.read + (paid[gap.version] ? 0 : written_[gap.version]);
+      paid[gap.version] = true;
+    }
+    return bytes;
   }
 
   void drop_unnecessary() {
@@ -139,6 +171,7 @@ class EvictionPlan {
   std::vector<std::int64_t>& excess_;
   const std::vector<std::uint64_t>& written_;
   std::vector<Gap>& gaps_;
+  const double power_;                 // of a gap's length in its score
   std::vector<std::uint64_t> unpaid_;  // written_, 0 once a gap of that version is chosen
   std::vector<std::uint32_t> over_;    // by moment: moments before it with an excess
 };

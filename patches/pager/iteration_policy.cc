@@ -11,14 +11,16 @@ constexpr std::uint32_t iteration_no_step = UINT32_MAX;
 constexpr std::size_t iteration_history_first = std::size_t{1} << 14;
 constexpr std::size_t iteration_history_most = std::size_t{1} << 18;
 constexpr unsigned iteration_gram = 8;                // uses in a gram
-constexpr std::uint64_t iteration_agree = 24;         // uses that must agree before a cycle is adopted
-constexpr std::uint64_t iteration_agree_alone = 96;   // the same without a long-lived block among them
-constexpr std::uint64_t iteration_agree_most = 256;   // more are not compared
-constexpr unsigned iteration_places = 192;            // earlier places tried at a time
-constexpr unsigned iteration_strikes = 24;            // uses by unexpected blocks that make a departure
-constexpr std::uint64_t iteration_fresh = 64;         // uses for which an order of candidates serves
-constexpr std::uint64_t iteration_settled = 32;       // uses that a cycle must foresee before it is worth a plan
-constexpr std::int64_t iteration_credit = 8;          // per event
+constexpr std::uint64_t iteration_compared = 16;  // uses compared with a place of the cycle before it is followed again
+constexpr std::uint64_t iteration_agree = 24;  // uses that must agree before a cycle is adopted
+constexpr std::uint64_t iteration_agree_alone = 96;  // the same without a long-lived block among them
+constexpr std::uint64_t iteration_agree_most = 256;  // more are not compared
+constexpr unsigned iteration_places = 192;  // earlier places tried at a time
+constexpr unsigned iteration_strikes = 24;  // uses by unexpected blocks that make a departure
+constexpr std::uint64_t iteration_fresh = 64;  // uses for which an order of candidates serves
+constexpr std::uint64_t iteration_settled = 32;  // uses that a cycle must foresee before it is worth a plan
+constexpr std::uint32_t iteration_short_gap = 6;  // groups
+constexpr std::int64_t iteration_credit = 8;  // per event
 constexpr std::int64_t iteration_credit_most = std::int64_t{1} << 20;
 constexpr std::uint64_t iteration_plan_work = 4000000;
 
@@ -182,12 +184,12 @@ void IterationPolicy::join_lives(Position begin) {
   struct Life {
     std::uint64_t bytes;
     Position used;  // the predecessor's last use, an iteration later
-    Step step;      // the last step of a block that lives on, or the first of one that died
+    Step step;  // the last step of a block that lives on, or the first of one that died
   };
   struct Scan {
     Step next = iteration_no_step;
     Step tail = iteration_no_step;  // the last step, of a block that outlives the cycle
-    bool born = false;              // what comes before belongs to another block with that id
+    bool born = false;  // what comes before belongs to another block with that id
     Position used = 0;
   };
   const Position length = cycle_.size();
@@ -231,8 +233,8 @@ void IterationPolicy::join_lives(Position begin) {
       if (step == scan.tail) break;
     }
   }
-  // Exact predecessors first; the rest by size, the latest to the latest, or to the one used first, since what was saved
-  // last is used first on the way back.
+  // Exact predecessors first; the rest by size, the latest to the latest, or to the one used first, since what was
+  // saved last is used first on the way back.
   const auto later = [](const Life& a, const Life& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.used != b.used ? a.used > b.used : a.step < b.step;
   };
@@ -242,15 +244,15 @@ void IterationPolicy::join_lives(Position begin) {
     std::vector<Life> other_heads;
     std::vector<Life> other_tails;
     std::size_t t = 0;
-    for (std::size_t h = 0; h < heads.size(); ++h) {
+    for (const Life& head : heads) {
       const auto before = [&](const Life& tail) {
-        return tail.bytes > heads[h].bytes || (exact && tail.bytes == heads[h].bytes && tail.used > heads[h].used);
+        return tail.bytes > head.bytes || (exact && tail.bytes == head.bytes && tail.used > head.used);
       };
       while (t < tails.size() && before(tails[t])) other_tails.push_back(tails[t++]);
-      if (t < tails.size() && tails[t].bytes == heads[h].bytes && (!exact || tails[t].used == heads[h].used)) {
-        cycle_[tails[t++].step].next = heads[h].step;
+      if (t < tails.size() && tails[t].bytes == head.bytes && (!exact || tails[t].used == head.used)) {
+        cycle_[tails[t++].step].next = head.step;
       } else {
-        other_heads.push_back(heads[h]);
+        other_heads.push_back(head);
       }
     }
     other_tails.insert(other_tails.end(), tails.begin() + static_cast<std::ptrdiff_t>(t), tails.end());
@@ -266,19 +268,37 @@ void IterationPolicy::join_lives(Position begin) {
   }
 }
 
-// The policy does not see where operations begin and end, but an operation uses its inputs before it allocates and frees,
-// and a block that is used twice in a row is used by two operations.
+// The policy does not see where operations begin and end, but an operation uses its inputs before it allocates and
+// frees; a block that is used twice in a row is used by two operations; and what an operation writes comes first among
+// its inputs, so that a write after reads, with another write before them, begins the next one. Frees of blocks that
+// the operation before did not use are a group of their own.
 void IterationPolicy::form_groups() {
   const Step no_group = iteration_no_step;
   std::vector<std::uint32_t> used_in(cycle_.size(), no_group);  // by step: the group in which its block was used before
   std::uint32_t group = 0;
+  bool frees = false;  // the group is one of frees
+  bool has_write = false;
+  Use before = Use::read;
   for (Step step = 0; step < cycle_.size(); ++step) {
-    const bool is_use = iteration_is_use(cycle_[step].use);
-    const bool new_operation = step > 0 && is_use && (!iteration_is_use(cycle_[step - 1].use) || used_in[step] == group);
-    if (new_operation) ++group;
+    const Use use = cycle_[step].use;
+    const bool in_group = used_in[step] == group;
+    bool starts = frees && use != Use::free;
+    if (iteration_is_use(use)) {
+      starts =
+          starts || !iteration_is_use(before) || in_group || (use == Use::write && before == Use::read && has_write);
+    } else if (use == Use::free) {
+      starts = !frees && !in_group;
+    }
+    if (starts && step > 0) ++group;
+    if (starts) {
+      has_write = false;
+      frees = use == Use::free;
+    }
+    has_write = has_write || use == Use::write;
+    before = use;
     cycle_[step].group = group;
     const Step next = cycle_[step].next;
-    if (is_use && next != iteration_no_step && next > step) used_in[next] = group;
+    if (next != iteration_no_step && next > step) used_in[next] = group;
   }
 }
 
@@ -356,7 +376,7 @@ bool IterationPolicy::rejoin() {
     unsigned evidence = 0;
     unsigned uses = 0;
     Step step = end;
-    for (; uses < std::min<Position>(2 * iteration_gram, length); ++uses) {
+    for (; uses < std::min<Position>(iteration_compared, length); ++uses) {
       if (now_ - uses < oldest()) break;
       const Event& event = record(now_ - uses).event;
       const CycleStep& then = cycle_[step];
@@ -437,8 +457,10 @@ void IterationPolicy::make_plan(std::uint64_t limit) {
   std::vector<std::int64_t> live(groups, 0);
   std::int64_t now = 0;
   for (Step step = 0; step < length; ++step) {
+    std::int64_t& most = live[cycle_[step].group];
+    if (cycle_[step].use == Use::free) most = std::max(most, now);  // what is freed was there until then
     now += change[step];
-    live[cycle_[step].group] = std::max(live[cycle_[step].group], now);
+    most = std::max(most, now);
   }
   std::vector<EvictionPlan::Gap> gaps;
   std::vector<Step> gap_step;
@@ -447,15 +469,18 @@ void IterationPolicy::make_plan(std::uint64_t limit) {
     const Step next = cycle_[step].next;
     if (next == iteration_no_step) continue;
     const std::uint32_t begin = cycle_[step].group + 1;
-    const std::uint32_t end = cycle_[next].group + (next > step ? 0 : groups);
-    if (end <= begin) continue;
-    const std::uint64_t read = cycle_[next].use == Use::free ? 0 : cycle_[step].bytes;
+    // A block that is freed without another use may be away in the group that frees it; but if that is soon, it is
+    // probably part of an operation that is still under way.
+    const bool dies = cycle_[next].use == Use::free;
+    const std::uint32_t end = cycle_[next].group + (next > step ? 0 : groups) + (dies ? 1 : 0);
+    if (end < begin + (dies ? iteration_short_gap : 1)) continue;
+    const std::uint64_t read = dies ? 0 : cycle_[step].bytes;
     gaps.push_back(EvictionPlan::Gap{begin % groups, end - begin, cycle_[step].bytes, read, version[step], false});
     gap_step.push_back(step);
   }
   std::vector<std::int64_t> excess(live);
   for (std::int64_t& bytes : excess) bytes -= static_cast<std::int64_t>(limit);
-  EvictionPlan::solve(&excess, &written, &gaps, iteration_plan_work);
+  EvictionPlan::solve(&excess, written, &gaps, iteration_plan_work);
   for (std::size_t i = 0; i < gaps.size(); ++i) cycle_[gap_step[i]].leaves = gaps[i].chosen;
   resident_.clear();
   for (const std::int64_t bytes : excess) {
@@ -503,8 +528,8 @@ void IterationPolicy::stay(const Span& span, std::uint64_t bytes) {
                 stay);
 }
 
-// Of the blocks that the plan lets go and that can leave now, the one that is needed last. `early`: only one that has to
-// leave some time before its next use; the others stay.
+// Of the blocks that the plan lets go and that can leave now, the one that is needed last. `early`: only one that has
+// to leave some time before its next use; the others stay.
 BlockId IterationPolicy::next_open(const BlockSource& blocks, bool early) {
   BlockId found = no_block;
   held_.clear();

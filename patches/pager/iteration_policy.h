@@ -1,12 +1,12 @@
 // Iteration-aware: training repeats itself, so the policy learns the sequence of uses in one iteration, follows the
 // program along it, and decides with knowledge of the future.
 //
-// Learning needs no hint. Every use goes into a history. Where the last few uses, seen as (kind, bytes), occurred before,
-// the distance to that place may be the length of an iteration. Of these candidates the one is adopted as the cycle before
-// which most uses agree, provided that long-lived blocks appear in the same places and that as many bytes were freed as
-// were allocated in between, which tells an iteration from the layers or time steps that repeat inside it. A block that
-// lives shorter than an iteration is another one each time: a step of the cycle knows its block by the step at which it
-// was used last.
+// Learning needs no hint. Every use goes into a history. Where the last few uses, seen as (kind, bytes), occurred
+// before, the distance to that place may be the length of an iteration. Of these candidates the one is adopted as the
+// cycle before which most uses agree, provided that long-lived blocks appear in the same places and that as many bytes
+// were freed as were allocated in between, which tells an iteration from the layers or time steps that repeat inside
+// it. A block that lives shorter than an iteration is another one each time: a step of the cycle knows its block by the
+// step at which it was used last.
 //
 // A plan (eviction_plan.h), made once for a cycle and a limit, says after which steps a block leaves. Blocks that the
 // plan lets go are the victims, and are brought back ahead of need as soon as the plan leaves room for them.
@@ -38,32 +38,32 @@ class IterationPolicy : public Policy {
 
  private:
   using Position = std::uint64_t;  // of an event since the policy began, from 1; 0 means none
-  using Step = std::uint32_t;      // of the cycle
+  using Step = std::uint32_t;  // of the cycle
 
-  struct Record {             // an event of the history
+  struct Record {  // an event of the history
     Event event;
-    std::uint64_t gram;       // the last uses up to this one, a byte each
-    Position before;          // where the same gram ended before
+    std::uint64_t gram;  // the last uses up to this one, a byte each
+    Position before;  // where the same gram ended before
     std::uint64_t allocated;  // bytes since the history began
     std::uint64_t freed;
   };
   struct CycleStep {
     std::uint64_t bytes;
-    Step next;            // where the same block is used next
-    Step previous;        // where it was used before
-    Step same_gram;       // the step before this one with the same gram
+    Step next;  // where the same block is used next
+    Step previous;  // where it was used before
+    Step same_gram;  // the step before this one with the same gram
     std::uint32_t group;  // steps of one operation, about: what one of them uses stays until the last
-    BlockId block;        // that lives through the whole cycle; no_block for others
-    BlockId expected;     // the block that this step should use; no_block while unknown
+    BlockId block;  // that lives through the whole cycle; no_block for others
+    BlockId expected;  // the block that this step should use; no_block while unknown
     Use use;
     bool leaves;  // planned: the block is away until it is used next
   };
-  struct Track {        // of a live block
-    Position birth;     // 0: before the history began
-    Step last;          // the step that used it last; no_step when unknown
+  struct Track {  // of a live block
+    Position birth;  // 0: before the history began
+    Step last;  // the step that used it last; no_step when unknown
     bool alive;
-    bool fetched;       // chosen for prefetching since it was used last
-    bool stays;         // listed in stays_
+    bool fetched;  // chosen for prefetching since it was used last
+    bool stays;  // listed in stays_
   };
   struct Span {  // in which a block is not used
     Position next;  // its next use
@@ -82,7 +82,7 @@ class IterationPolicy : public Policy {
   };
   struct Match {
     Position length;  // of the cycle; 0 for none
-    Position uses;    // that agree
+    Position uses;  // that agree
     bool same_block;  // a long-lived block was among them
   };
 
@@ -133,30 +133,30 @@ class IterationPolicy : public Policy {
   bool fits_until(Position next, std::uint64_t bytes);
   void find_absent(const BlockSource& blocks);
 
-  std::vector<Record> history_;       // ring; its size is a power of two
+  std::vector<Record> history_;  // ring; its size is a power of two
   std::vector<Position> gram_heads_;  // by hash: where that gram ended last
-  Position now_ = 0;                  // position of the last event
-  std::uint64_t gram_ = 0;            // of the last event
-  std::int64_t credit_ = 0;           // elementary operations that may go into learning now
-  std::vector<Track> tracks_;         // by block
+  Position now_ = 0;  // position of the last event
+  std::uint64_t gram_ = 0;  // of the last event
+  std::int64_t credit_ = 0;  // elementary operations that may go into learning now
+  std::vector<Track> tracks_;  // by block
 
   std::vector<CycleStep> cycle_;
   std::vector<Step> step_heads_;  // by hash: the last step of the cycle with that gram
-  Step cursor_ = 0;               // the step that is foreseen next, or where the program departed
+  Step cursor_ = 0;  // the step that is foreseen next, or where the program departed
   bool following_ = false;
-  unsigned strikes_ = 0;          // uses by another block than expected, forgiven one by one
-  Position joined_ = 0;           // where following began
+  unsigned strikes_ = 0;  // uses by another block than expected, forgiven one by one
+  Position joined_ = 0;  // where following began
 
-  bool relinked_ = false;         // the plan rests on successions that turned out otherwise
+  bool relinked_ = false;  // the plan rests on successions that turned out otherwise
 
   bool planned_ = false;
   std::uint64_t planned_limit_ = 0;
   std::vector<std::uint64_t> resident_;  // by group: bytes resident under the plan, at most
-  std::vector<Span> openings_;           // a heap of what the plan lets go; entries may be out of date
-  std::vector<Span> absent_;             // a heap of what has left and is used again; entries may be out of date
-  bool knows_absent_ = false;            // absent_ is complete
-  std::deque<Stay> stays_;               // by next use
-  std::vector<Span> held_;               // taken off a heap during a search
+  std::vector<Span> openings_;  // a heap of what the plan lets go; entries may be out of date
+  std::vector<Span> absent_;  // a heap of what has left and is used again; entries may be out of date
+  bool knows_absent_ = false;  // absent_ is complete
+  std::deque<Stay> stays_;  // by next use
+  std::vector<Span> held_;  // taken off a heap during a search
 
   std::vector<Candidate> candidates_;  // without an opening: best first
   std::size_t next_candidate_ = 0;

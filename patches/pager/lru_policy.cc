@@ -31,8 +31,7 @@ void LruPolicy::sort_blocks(const BlockSource& blocks) {
 BlockId LruPolicy::next_listed(const BlockSource& blocks) {
   std::size_t kept = 0;
   BlockId found = no_block;
-  for (std::size_t i = 0; i < waiting_.size(); ++i) {
-    const Entry entry = waiting_[i];
+  for (const Entry entry : waiting_) {
     if (found == no_block) {
       const BlockState state = blocks.state(entry.block);
       if (state.last_use != entry.last_use || state.away) continue;
