@@ -43,10 +43,14 @@ def program(gaps: Gaps, limit: int) -> tuple[NDArray[np.float64], list[LinearCon
     balance = coo_matrix((values, (rows, columns)), shape=(moments, len(cost))).tocsr()
     # Only differences of y are fixed by these rows: anchor it at one moment.
     anchor_columns = [count + versions] + [
-        g for g in range(count) if any(low <= 0 < high for low, high in spans(int(gaps.begin[g]), int(gaps.end[g]), moments))
+        g
+        for g in range(count)
+        if any(low <= 0 < high for low, high in spans(int(gaps.begin[g]), int(gaps.end[g]), moments))
     ]
     anchor_values = [1.0] + [-size[g] for g in anchor_columns[1:]]
-    anchor = coo_matrix((anchor_values, (np.zeros(len(anchor_columns), int), anchor_columns)), shape=(1, len(cost))).tocsr()
+    anchor = coo_matrix(
+        (anchor_values, (np.zeros(len(anchor_columns), int), anchor_columns)), shape=(1, len(cost))
+    ).tocsr()
     gap_rows = np.arange(count)
     version_rows = coo_matrix(
         (

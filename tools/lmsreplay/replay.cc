@@ -1,11 +1,11 @@
 // Plays a trace of block events to a policy of the pager, under a limit, and counts what it moves; with a link and a
 // clock, also how long the program waits for it. Compiled at run time together with the policies (simulator.py).
 //
-// Rules, as the pager has them: a block that an operation uses is pinned until that operation ends; one that is allocated
-// inside an operation is protected until the outermost operation on its thread ends; freed memory is available at once; a
-// clean block leaves without a copy; the policy hears of uses from the first shortage on, and is asked for a victim before
-// it hears of the use that needs the room. Every block counts as seen once it is no longer protected (a trace does not say
-// which blocks never become a tensor's storage).
+// Rules, as the pager has them: a block that an operation uses is pinned until that operation ends; one that is
+// allocated inside an operation is protected until the outermost operation on its thread ends; freed memory is
+// available at once; a clean block leaves without a copy; the policy hears of uses from the first shortage on, and is
+// asked for a victim before it hears of the use that needs the room. Every block counts as seen once it is no longer
+// protected (a trace does not say which blocks never become a tensor's storage).
 #include <algorithm>
 #include <cstdint>
 #include <deque>
@@ -29,24 +29,24 @@ struct Input {
   const std::int64_t* bytes;
   const double* compute;           // seconds of computation after each event
   const std::int64_t* iteration;   // by event, -1 before the first
-  const std::int64_t* next_use;    // by event: the next event that reads or writes its block; `events` when there is none
-  const std::uint8_t* evict;       // by event: whether a given schedule evicts its block in the gap after it; may be null
+  const std::int64_t* next_use;  // by event: the next event that reads or writes its block; `events` when there is none
+  const std::uint8_t* evict;  // by event: whether a given schedule evicts its block in the gap after it; may be null
   std::uint64_t limit;
-  double bandwidth;      // bytes per second in each direction; 0: copies take no time
-  std::int32_t ahead;    // whether the policy's early victims and prefetches are carried out
+  double bandwidth;  // bytes per second in each direction; 0: copies take no time
+  std::int32_t ahead;  // whether the policy's early victims and prefetches are carried out
 };
 
 struct Output {
-  std::int64_t* in;        // bytes by iteration
+  std::int64_t* in;  // bytes by iteration
   std::int64_t* out;
-  double* seconds;         // by iteration
-  double* stall;           // by iteration: seconds in which the program waited
-  std::uint64_t* occupied; // bytes by event, may be null
-  std::uint64_t most;      // bytes occupied, at most
-  std::uint64_t over;      // requests that could not be met under the limit
+  double* seconds;  // by iteration
+  double* stall;  // by iteration: seconds in which the program waited
+  std::uint64_t* occupied;  // bytes by event, may be null
+  std::uint64_t most;  // bytes occupied, at most
+  std::uint64_t over;  // requests that could not be met under the limit
   std::uint64_t foreseen;
   std::uint64_t departures;
-  std::uint64_t wrong;     // blocks named by the policy that could not be moved
+  std::uint64_t wrong;  // blocks named by the policy that could not be moved
 };
 
 enum class Residency : std::uint8_t { none, resident, leaving, away, arriving };
@@ -369,11 +369,11 @@ class Replay : public lms::BlockSource {
   const Input& input_;
   Output* output_;
   std::unique_ptr<lms::Policy> policy_;
-  std::vector<Block> blocks_;       // by id
+  std::vector<Block> blocks_;  // by id
   std::vector<BlockId> free_ids_;
-  std::vector<BlockId> ids_;        // by number in the trace
+  std::vector<BlockId> ids_;  // by number in the trace
   std::vector<Thread> threads_;
-  std::deque<BlockId> leaving_;     // in order of their ends
+  std::deque<BlockId> leaving_;  // in order of their ends
   std::deque<BlockId> arriving_;
   std::uint64_t occupied_ = 0;
   std::uint64_t clock_ = 0;

@@ -7,6 +7,8 @@ directions at once, one block at a time in each.
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import linprog
@@ -23,25 +25,24 @@ SPEEDUP = 100.0
 LINKS = (12.0, 25.0, 55.0, 450.0)
 
 #: Into how many slices of equal numbers of events an iteration is cut for :func:`ordered_bound`.
-SLICES = 60
+SLICES = 40
 
 
-def compute_seconds(trace: Trace, speedup: float) -> NDArray[np.float64]:
-    """By event: the time from it to the next one, as far as some operation is under way, divided by ``speedup``."""
+def compute_seconds(trace: Trace, speedup: float, iteration: int) -> NDArray[np.float64]:
+    """By event: the time from it to the next one, as far as some operation is under way, divided by ``speedup``.
+
+    Iterations with as many events as ``iteration`` (from 0) all get the median of their times, event by event, so that
+    noise in the recording does not blur the comparison.
+    """
     depth = np.cumsum(np.where(trace.kind == BEGIN, 1, 0) - np.where(trace.kind == END, 1, 0))
     elapsed = np.diff(trace.time, append=trace.time[-1:])
-    return np.where(depth > 0, elapsed, 0) * 1e-9 / speedup
-
-
-def even_iterations(trace: Trace, seconds: NDArray[np.float64], iteration: int) -> NDArray[np.float64]:
-    """The same with every steady iteration as slow as ``iteration``: timing noise would blur the comparison."""
-    even = seconds.copy()
-    first, stop = trace.iterations[iteration], trace.iterations[iteration + 1]
-    pattern = seconds[first:stop]
-    for begin, end in zip(trace.iterations[:-1], trace.iterations[1:], strict=True):
-        if end - begin == stop - first:
-            even[begin:end] = pattern
-    return even
+    seconds: NDArray[np.float64] = np.where(depth > 0, elapsed, 0).astype(np.float64) * 1e-9 / speedup
+    length = trace.iterations[iteration + 1] - trace.iterations[iteration]
+    alike = [slice(a, b) for a, b in itertools.pairwise(trace.iterations) if b - a == length]
+    median = np.median([seconds[span] for span in alike], axis=0)
+    for span in alike:
+        seconds[span] = median
+    return seconds
 
 
 def busy_bound(compute: float, bytes_in: float, bytes_out: float, bandwidth: float) -> float:
@@ -76,10 +77,15 @@ class _Program:
         self.columns.append(column)
         self.values.append(value)
 
+    def at_most(self, smaller: int, larger: int) -> None:
+        row = self.row(0.0)
+        self.add(row, smaller, 1.0)
+        self.add(row, larger, -1.0)
+
     def minimum(self) -> float:
         matrix = coo_matrix((self.values, (self.rows, self.columns)), shape=(len(self.right), len(self.cost))).tocsr()
         bounds = np.column_stack([self.low, self.high])
-        result = linprog(self.cost, A_ub=matrix, b_ub=self.right, bounds=bounds, method="highs")
+        result = linprog(self.cost, A_ub=matrix, b_ub=self.right, bounds=bounds, method="highs-ipm")
         if result.fun is None:
             raise ValueError(f"no schedule fits: {result.message}")
         return float(result.fun)
@@ -104,7 +110,7 @@ def ordered_bound(
     count = len(edges) - 1
     slice_of = np.searchsorted(edges, np.arange(moments), side="right") - 1
     compute = np.add.reduceat(seconds, edges[:-1])
-    densest = [int(low + np.argmax(gaps.live[low:high])) for low, high in zip(edges[:-1], edges[1:], strict=True)]
+    densest = [int(low + np.argmax(gaps.live[low:high])) for low, high in itertools.pairwise(edges)]
     unit = float(limit)
     linear = _Program()
     for t in range(count):
@@ -128,43 +134,37 @@ def ordered_bound(
         members = np.flatnonzero(gaps.version == version)
         members = members[np.argsort((gaps.begin[members] - made) % moments)]
         costs = gaps.written[version] > 0
-        sent: list[int] = []  # columns: bytes of this version that were written so far
-        since: int | None = None  # the slice after the last one in which it could be written
+        size = float(gaps.nbytes[members[0]]) / unit if len(members) else 0.0
+        written: int | None = None  # column: what of this version was written until the end of the slice before
+        slice_before: int | None = None
         for g in members.tolist():
-            begin, end, size = int(gaps.begin[g]), int(gaps.end[g]), float(gaps.nbytes[g]) / unit
-            away_before: int | None = None
+            begin, end = int(gaps.begin[g]), int(gaps.end[g])
             passed = slices_of(begin, end)
+            away_before: int | None = None
             for index, t in enumerate(passed):
-                if costs and since != t:
-                    sent.append(linear.column(0.0, size))
-                    linear.add(out_row[t], sent[-1], 1.0)
-                    since = t
+                if costs and slice_before != t:
+                    now = linear.column(0.0, size)
+                    linear.add(out_row[t], now, 1.0)
+                    if written is not None:
+                        linear.add(out_row[t], written, -1.0)
+                        linear.at_most(written, now)
+                    written, slice_before = now, t
                 is_last = index == len(passed) - 1
                 away = linear.column(0.0, 0.0 if is_last and gaps.read[g] else size)  # at the end of the slice
                 back = linear.column(0.0, size if gaps.read[g] else 0.0)
                 linear.add(in_row[t], back, 1.0)
-                inside = any(begin <= m < end for m in (densest[t], densest[t] - moments))
-                if inside:
+                if any(begin <= m < end for m in (densest[t], densest[t] - moments)):
                     linear.add(memory_row[t], away, -1.0)
                     linear.add(memory_row[t], back, -1.0)
-                if costs:
-                    row = linear.row(0.0)  # only what was written can have left
-                    linear.add(row, away, 1.0)
-                    linear.add(row, back, 1.0)
-                    for column in sent:
-                        linear.add(row, column, -1.0)
-                else:
-                    row = linear.row(size)
-                    linear.add(row, away, 1.0)
-                    linear.add(row, back, 1.0)
+                row = linear.row(0.0 if costs else size)  # only what was written can have left
+                linear.add(row, away, 1.0)
+                linear.add(row, back, 1.0)
+                if written is not None:
+                    linear.add(row, written, -1.0)
                 if away_before is not None:
                     row = linear.row(0.0)  # what was away is still, or came back
                     linear.add(row, away_before, 1.0)
                     linear.add(row, away, -1.0)
                     linear.add(row, back, -1.0)
                 away_before = away
-        if costs and len(sent) > 1:
-            row = linear.row(float(gaps.written[version]) / unit)
-            for column in sent:
-                linear.add(row, column, 1.0)
     return linear.minimum()
