@@ -6,8 +6,6 @@ CPU tensors see :mod:`torch.lms`. Settings apply to the process, and may be read
 
 from __future__ import annotations
 
-import operator
-
 import torch
 
 __all__ = [
@@ -26,15 +24,9 @@ _size = 1 << 20
 
 
 def _check_bytes(name: str, value: int) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected an int (bytes), got {type(value).__name__}") from None
-    if number < 0:
-        raise ValueError(f"{name}: expected at least 0 bytes, got {number}")
-    return number
+    from torch.lms import _check_bytes as check_bytes  # here, since torch.lms loads when it is first used
+
+    return check_bytes(name, value, 0)
 
 
 def set_enabled_lms(enable: bool) -> None:
