@@ -11,12 +11,14 @@ TEST = Path(__file__).parents[2] / "patches" / "pytorch" / "files" / "test" / "t
 
 
 def test_upstream_style_tests(lms_python: Path, tmp_path: Path) -> None:
+    # With CI set, PyTorch's test runner reports through a package of PyTorch's own CI.
+    environment = {name: value for name, value in os.environ.items() if name != "CI"}
     result = subprocess.run(
         [str(lms_python), str(TEST)],
         capture_output=True,
         text=True,
         cwd=tmp_path,
-        env={**os.environ, "PYTHONDONTWRITEBYTECODE": "1"},
+        env={**environment, "PYTHONDONTWRITEBYTECODE": "1"},
         timeout=300,
         check=False,
     )
