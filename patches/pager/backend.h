@@ -1,20 +1,44 @@
 // A backend owns device memory: it gives pages to address ranges, takes them away, and moves their contents.
 //
 // The pager decides what moves and when; a backend only knows how. Backends: host_backend.h (a budget of this machine's
-// RAM). A range is an address that an Arena gave out and bytes, a multiple of page_bytes(), inside
-// [base(), base() + span()); the rest of its Arena::footprint is the backend's to use.
+// RAM), cuda_backend.h (a CUDA device). A range is an address that an Arena gave out and bytes, a multiple of
+// page_bytes(), inside [base(), base() + span()); the rest of its Arena::footprint is the backend's to use.
+//
+// Order. A device works through streams, behind the host's back, so a backend speaks of uses: the work on some streams
+// up to a moment. Moments are stamps of a clock that the backend keeps: whoever reads now() after he enqueued work has
+// a stamp that covers it. A backend whose device is the host itself has no streams, and every use is over at once.
+//
 // Thread-safety: calls for different ranges may run at the same time; the pager never has two under way for one range.
 #ifndef LMS_BACKEND_H
 #define LMS_BACKEND_H
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <string>
 
 #include "store.h"
 
 namespace lms {
 
 enum class Access : std::uint8_t { read_only, read_write };
+
+// A stream by its number in the backend's table.
+using StreamId = std::uint32_t;
+constexpr StreamId host_stream = 0;  // the host: what is done for it is done when the call returns
+constexpr StreamId any_stream = 63;  // nobody knows which: over when the whole device is idle
+constexpr StreamId no_stream = UINT32_MAX;  // nobody needs it yet
+
+// Work on the streams whose bits are set (bit i: stream i), enqueued no later than the stamp `until`.
+struct Uses {
+  std::uint64_t streams = 0;
+  std::uint64_t until = 0;
+};
+
+inline constexpr std::uint64_t stream_bit(StreamId stream) {
+  return stream == host_stream || stream == no_stream ? 0 : std::uint64_t{1} << stream;
+}
 
 class Backend {
  public:
@@ -26,31 +50,93 @@ class Backend {
   virtual std::size_t page_bytes() const = 0;
   virtual char* base() const = 0;  // a multiple of Arena::large_block
   virtual std::size_t span() const = 0;  // bytes of address space
+  virtual std::uint64_t capacity() const { return UINT64_MAX; }  // bytes of memory that the device has at all
 
   // True when an access to a range without pages faults and can be served, so that a block which somebody may still
   // reach through a raw pointer can leave without danger.
   virtual bool serves_faults() const = 0;
 
+  // True when contents move behind the host's back: then the pager calls evict, else protect, copy_out and unmap.
+  virtual bool asynchronous() const { return false; }
+
   // True when the system is about to run out of what it needs to keep ranges apart; fewer resident ranges then help.
   // Called once per copy_in, before it.
   virtual bool crowded() = 0;
 
-  // Gives the range fresh pages, writable. False when the system refuses; errno says why.
-  virtual bool map(char* address, std::size_t bytes) = 0;
+  // What the backend's last failure on this thread was, as the rest of a sentence; the machine's errno says it for a
+  // backend that sets it.
+  virtual std::string failure() const = 0;
 
-  // Takes the pages away; their contents are lost and the range is no longer accessible. False as above; the range is
-  // then unchanged.
-  virtual bool unmap(char* address, std::size_t bytes) = 0;
+  // ---- order
+
+  // The clock of stamps. Takes no lock.
+  std::uint64_t now() const { return clock_.load(std::memory_order_acquire); }
+
+  // The number of the stream that the framework calls `handle` (a cudaStream_t). Streams beyond the 62nd are
+  // any_stream.
+  virtual StreamId stream(std::uintptr_t /*handle*/) { return host_stream; }
+
+  // Makes it cheap to tell later whether the work that is on the stream now is over. Never fails: without a mark the
+  // answer is only less exact.
+  virtual void mark(StreamId /*stream*/) {}
+
+  // Makes the stream's later work wait for the uses; the host itself waits when `user` is host_stream. False when the
+  // device fails.
+  virtual bool order(const Uses& /*uses*/, StreamId /*user*/) { return true; }
+
+  // Whether the uses are over. True also when the device has failed.
+  virtual bool over(const Uses& /*uses*/) { return true; }
+
+  // ---- pages
+
+  // Gives the range fresh pages, writable by what `user` does from now on. False when the system refuses.
+  virtual bool map(char* address, std::size_t bytes, StreamId user) = 0;
+
+  // Takes the pages away once the uses are over; their contents are lost. False as above; the range is then unchanged.
+  virtual bool unmap(char* address, std::size_t bytes, const Uses& uses) = 0;
+
+  // True when an unmapped range may be mapped again without waiting for its former uses.
+  virtual bool settled(char* /*address*/, std::size_t /*bytes*/) { return true; }
 
   // Changes what the program may do with a range that has pages.
   virtual bool protect(char* address, std::size_t bytes, Access access) = 0;
 
-  // Copies a range that has pages (and is read-only meanwhile) into the slot. False on a failure of the store.
-  virtual bool copy_out(const char* address, std::size_t bytes, const Slot& slot) = 0;
+  // ---- contents
 
-  // Gives the range pages that hold the slot's contents. No other thread sees the range before all of it is there.
-  // False with errno ENOMEM when the system refuses pages, with another errno when the store cannot be read.
-  virtual bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access) = 0;
+  // Copies a range that has pages (and is read-only meanwhile) into the slot. False on a failure of the store.
+  virtual bool copy_out(const char* /*address*/, std::size_t /*bytes*/, const Slot& /*slot*/) { return false; }
+
+  // Takes the pages away after the uses, and saves their contents in the slot unless it is null. When it returns the
+  // range is inaccessible, but the copy may go on: *copy is what it is over with. False when the device or the store
+  // fails; the range and its contents are then unchanged.
+  virtual bool evict(char* /*address*/, std::size_t /*bytes*/, const Slot* /*slot*/, const Uses& /*uses*/,
+                     Uses* /*copy*/) {
+    return false;
+  }
+
+  // Gives the range pages that hold the slot's contents, which are complete after the uses `saved`, for what `user`
+  // does from now on; *copy is when they are there for everybody else. No other thread sees the range before all of it
+  // is there or ordered. False when the system refuses pages (then *refused is true) or the store cannot be read.
+  virtual bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved,
+                       StreamId user, Uses* copy, bool* refused) = 0;
+
+  // ---- the rest
+
+  // Gives memory that the backend keeps for later ranges back to the device, at least `bytes` of it if there is as
+  // much. Returns how many bytes that were.
+  virtual std::uint64_t trim(std::uint64_t /*bytes*/) { return 0; }
+
+  // A store in the kind of host memory that the backend copies fastest.
+  virtual std::unique_ptr<Store> make_memory_store() { return lms::make_memory_store(); }
+
+  // Lets another device (by its number) access the ranges, now and later. False when it cannot.
+  virtual bool add_peer(int /*device*/) { return false; }
+
+  // In a forked child the device is the parent's: from then on every call but free's fails.
+  virtual void after_fork_in_child() {}
+
+ protected:
+  std::atomic<std::uint64_t> clock_{1};
 };
 
 }  // namespace lms

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
+#include "backend.h"
 #include "policy.h"
 #include "store.h"
 
@@ -21,7 +22,7 @@ enum class State : std::uint8_t {
 };
 
 // The state that has to change in one step, in one 64-bit word:
-//   bits 0..19 pins | 20..23 state | 24 write-protected | 25 prefetched | 32..63 generation
+//   bits 0..19 pins | 20..23 state | 24 write-protected | 25 prefetched | 26 in flight | 27 held | 32..63 generation
 // A pin adds 1 without a lock and then looks at the state it found: while that was `resident`, no one can page the
 // block out any more, since leaving starts by exchanging the word of an unpinned block.
 namespace word {
@@ -33,6 +34,10 @@ constexpr std::uint64_t state_mask = 0xfULL << state_shift;
 // Clean: the host store has the same contents. Write-protected, so that a write that nothing announced is noticed.
 constexpr std::uint64_t clean = 1ULL << 24;
 constexpr std::uint64_t prefetched = 1ULL << 25;  // brought in ahead of need, and not used since
+// Resident as far as the host is concerned, but the device may not have all of it yet: a stream that did not wait for
+// the copy has to.
+constexpr std::uint64_t in_flight = 1ULL << 26;
+constexpr std::uint64_t held = 1ULL << 27;  // stays for as long as it lives
 constexpr int generation_shift = 32;
 
 inline constexpr std::uint64_t of(State state) { return static_cast<std::uint64_t>(state) << state_shift; }
@@ -48,13 +53,19 @@ struct alignas(64) Block {
   std::atomic<bool> seen{false};  // an operation had it as a tensor's storage: it may be paged out
   std::atomic<const Thread*> owner{nullptr};  // the thread and the scope that allocated it; see thread.h
   std::atomic<std::uint64_t> scope{0};
+  // The device's uses of the pages (see backend.h): bits are added while the block is pinned, and the stamp only grows.
+  std::atomic<std::uint64_t> streams{0};
+  std::atomic<std::uint64_t> until{0};
   char* address = nullptr;  // fixed while the block or its cached pages exist
   std::uint64_t bytes = 0;  // whole pages
+  StreamId home = host_stream;  // the stream that it was allocated for
   BlockId id = no_block;
   Slot slot;  // host copy; guarded by the pager's lock
+  Uses copy;  // the copy to or from the slot that is, or was, under way; guarded by the pager's lock
   Block* older = nullptr;  // neighbours in a free list; guarded by that list's lock
   Block* newer = nullptr;
 
+  Uses uses() const { return Uses{streams.load(std::memory_order_acquire), until.load(std::memory_order_acquire)}; }
   State state() const { return word::state(word.load(std::memory_order_acquire)); }
 };
 

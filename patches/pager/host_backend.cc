@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
 
 #include "arena.h"
 
@@ -100,8 +101,9 @@ class HostBackend final : public Backend {
   std::size_t span() const override { return span_; }
   bool serves_faults() const override { return true; }
   bool crowded() override { return !mappings_.has_room(); }
+  std::string failure() const override { return std::strerror(errno); }
 
-  bool map(char* address, std::size_t bytes) override {
+  bool map(char* address, std::size_t bytes, StreamId /*user*/) override {
     if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
       return false;
     }
@@ -111,7 +113,7 @@ class HostBackend final : public Backend {
     return true;
   }
 
-  bool unmap(char* address, std::size_t bytes) override {
+  bool unmap(char* address, std::size_t bytes, const Uses& /*uses*/) override {
     // A fresh mapping rather than mprotect + madvise: one call, and the kernel joins it with its neighbours.
     return mmap(address, host_length(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
                 0) != MAP_FAILED;
@@ -125,7 +127,8 @@ class HostBackend final : public Backend {
     return slot.segment->write(slot.offset, address, bytes);
   }
 
-  bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access) override {
+  bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& /*saved*/,
+               StreamId /*user*/, Uses* /*copy*/, bool* refused) override {
     // Filled aside and moved into place, so that another thread which reaches the block through a raw pointer either
     // faults or finds all of it. A large block's place aside is aligned as the block is: then its huge pages move
     // whole.
@@ -134,7 +137,7 @@ class HostBackend final : public Backend {
     void* memory = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
                         MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (large ? 0 : MAP_POPULATE), -1, 0);
     if (memory == MAP_FAILED) {
-      errno = ENOMEM;
+      *refused = true;
       return false;
     }
     char* begin = static_cast<char*>(memory);
@@ -150,8 +153,10 @@ class HostBackend final : public Backend {
     }
     if ((access == Access::read_only && mprotect(aside, bytes, PROT_READ) != 0) ||
         mremap(aside, bytes, host_length(bytes), MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
+      const int error_number = errno;
       munmap(begin, reserved);
-      errno = ENOMEM;
+      errno = error_number;
+      *refused = true;
       return false;
     }
     host_unmap_between(begin, aside);

@@ -3,9 +3,11 @@
 #include <algorithm>
 #include <array>
 #include <exception>
+#include <memory>
 #include <new>
 #include <string>
 
+#include "cuda_backend.h"
 #include "pager.h"
 
 namespace {
@@ -61,6 +63,24 @@ lms_status lms_create(const lms_options* options, lms_pager** out) {
     lms::Status status = lms_settings(options, &settings);
     if (status.ok()) {
       lms::Pager* pager = lms::Pager::make(settings, &status);
+      if (status.ok()) {
+        *out = reinterpret_cast<lms_pager*>(pager);
+      }
+    }
+    return status;
+  });
+}
+
+lms_status lms_create_cuda(const lms_options* options, int device, lms_pager** out) {
+  return lms_guarded([&] {
+    lms::Settings settings;
+    lms::Status status = lms_settings(options, &settings);
+    if (!status.ok()) {
+      return status;
+    }
+    std::unique_ptr<lms::Backend> backend = lms::make_cuda_backend(device, settings.address_space, &status);
+    if (backend != nullptr) {
+      lms::Pager* pager = lms::Pager::make(std::move(backend), settings, &status);
       if (status.ok()) {
         *out = reinterpret_cast<lms_pager*>(pager);
       }
@@ -164,3 +184,5 @@ lms_status lms_trace_stop(lms_pager* pager) {
 }
 
 const char* lms_last_error(void) { return lms_error.c_str(); }
+
+lms_status lms_fail(lms_status status, const char* sentence) { return lms_report(lms::Status(status, sentence)); }

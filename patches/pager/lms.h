@@ -24,7 +24,8 @@ typedef enum lms_status {
   LMS_INVALID_ARGUMENT = 1,  // an option or a name is wrong; nothing changed
   LMS_OUT_OF_MEMORY = 2,     // no room under the limit (strict), in the address space, or on the machine
   LMS_STORE_FAILED = 3,      // the host store could not be created, written or read
-  LMS_UNSUPPORTED = 4        // this machine, or this state of the pager, cannot do that
+  LMS_UNSUPPORTED = 4,       // this machine, or this state of the pager, cannot do that
+  LMS_DEVICE_FAILED = 5      // the device reports an error, or is lost
 } lms_status;
 
 // A pager: one budget of device memory, one host store, one policy. Handles stay valid until the process ends.
@@ -36,6 +37,8 @@ typedef struct lms_pin_token {
   uint64_t generation;  // makes the unpin of a block that was freed in the meantime harmless
 } lms_pin_token;
 
+// On a device that serves no faults (CUDA), `strict` makes allocations fail and pins exceed the limit: an operation
+// without its data would be an illegal access.
 typedef struct lms_options {
   size_t struct_size;      // sizeof(lms_options): lets the struct grow
   uint64_t limit;          // bytes that resident blocks and cached free pages may occupy; >= 0
@@ -48,6 +51,10 @@ typedef struct lms_options {
 // Creates a pager on the host backend (device memory is a budget of this machine's RAM) and installs the process-wide
 // fault handler. *out is untouched on failure.
 LMS_API lms_status lms_create(const lms_options* options, lms_pager** out);
+
+// The same for the CUDA device with that number: device memory is the device's. LMS_UNSUPPORTED: no driver, no such
+// device, or one without virtual memory management; LMS_INVALID_ARGUMENT: a limit above the device's memory.
+LMS_API lms_status lms_create_cuda(const lms_options* options, int device, lms_pager** out);
 
 // Stops the background worker and gives every cached free page back. Blocks that live stay valid, and readable.
 LMS_API void lms_shutdown(lms_pager* pager);
@@ -111,6 +118,10 @@ LMS_API lms_status lms_trace_stop(lms_pager* pager);
 
 // The sentence for the calling thread's last failure; empty when there was none. Valid until the thread's next call.
 LMS_API const char* lms_last_error(void);
+
+// For the glue, whose functions fail in the same way: makes `sentence` the calling thread's last error. Returns
+// `status`.
+LMS_API lms_status lms_fail(lms_status status, const char* sentence);
 
 #ifdef __cplusplus
 }

@@ -56,7 +56,10 @@ class PagerStall {
 }  // namespace
 
 Pager::Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena)
-    : backend_(std::move(backend)), arena_(std::move(arena)), page_bytes_(backend_->page_bytes()) {}
+    : backend_(std::move(backend)),
+      arena_(std::move(arena)),
+      page_bytes_(backend_->page_bytes()),
+      asynchronous_(backend_->asynchronous()) {}
 
 void* Pager::operator new(std::size_t bytes) {
   void* memory = nullptr;
@@ -75,6 +78,10 @@ Pager* Pager::make(const Settings& settings, Status* status) {
                                             std::string(std::strerror(errno)) + "); raise 'ulimit -v'");
     return nullptr;
   }
+  return make(std::move(backend), settings, status);
+}
+
+Pager* Pager::make(std::unique_ptr<Backend> backend, const Settings& settings, Status* status) {
   std::unique_ptr<Arena> arena = Arena::make(backend->base(), backend->span());
   if (arena == nullptr) {
     *status = Status(LMS_OUT_OF_MEMORY, "the system refuses memory for the table of blocks; raise 'ulimit -v'");
@@ -92,7 +99,25 @@ Pager* Pager::make(const Settings& settings, Status* status) {
   return pager.release();
 }
 
+Status Pager::check_limit(std::uint64_t limit) const {
+  if (limit <= backend_->capacity()) {
+    return {};
+  }
+  return Status(LMS_INVALID_ARGUMENT, "a limit of " + std::to_string(limit) + " bytes is more than the device has: " +
+                                          std::to_string(backend_->capacity()) + " bytes; choose one below that");
+}
+
+void Pager::set_relief(Relief relief, void* context) {
+  const Lock lock(lock_);
+  relief_ = relief;
+  relief_context_ = context;
+}
+
 Status Pager::apply(const Settings& settings) {
+  Status in_range = check_limit(settings.limit);
+  if (!in_range.ok()) {
+    return in_range;
+  }
   std::unique_ptr<Policy> policy = make_policy(settings.policy);
   if (policy == nullptr) {
     return Status(LMS_INVALID_ARGUMENT, "policy '" + settings.policy + "' is unknown; use 'lru' or 'iteration'");
@@ -100,7 +125,7 @@ Status Pager::apply(const Settings& settings) {
   std::unique_ptr<Store> store;
   if (store_ == nullptr || settings.store != store_directory_) {
     if (settings.store.empty()) {
-      store = make_memory_store();
+      store = backend_->make_memory_store();
     } else {
       std::string error;
       store = make_file_store(settings.store, &error);
@@ -135,13 +160,19 @@ Status Pager::apply(const Settings& settings) {
 Status Pager::configure(const Settings& settings) {
   Status status = apply(settings);
   if (status.ok()) {
-    fault::install();
+    if (backend_->serves_faults()) {
+      fault::install();
+    }
     status = set_limit(settings.limit);
   }
   return status;
 }
 
 Status Pager::set_limit(std::uint64_t limit) {
+  Status in_range = check_limit(limit);
+  if (!in_range.ok()) {
+    return in_range;
+  }
   Lock lock(lock_);
   limit_.store(limit, std::memory_order_relaxed);
   unlimited_ = false;
@@ -156,11 +187,12 @@ void Pager::shutdown() {
   caching_.store(false, std::memory_order_relaxed);
   while (trim_cache(UINT64_MAX)) {
   }
+  backend_->trim(UINT64_MAX);
 }
 
 // ---------------------------------------------------------------------------------------------- allocation
 
-Status Pager::allocate(std::uint64_t bytes, void** out) {
+Status Pager::allocate(std::uint64_t bytes, void** out, StreamId user) {
   if (bytes == 0) {
     return Status(LMS_INVALID_ARGUMENT, "a block needs at least one byte");
   }
@@ -169,23 +201,39 @@ Status Pager::allocate(std::uint64_t bytes, void** out) {
                                          std::to_string(backend_->span()) + " bytes of address space");
   }
   const std::uint64_t whole = (bytes + page_bytes_ - 1) / page_bytes_ * page_bytes_;
-  Block* block = cache_.take(whole, Thread::current().index());
+  Block* block = cache_.take(whole, asynchronous_ ? user : Thread::current().index());
   if (block == nullptr) {
-    const Status status = allocate_slow(whole, &block);
+    const Status status = allocate_slow(whole, user, &block);
     if (!status.ok()) {
       return status;
     }
+  } else if (asynchronous_) {
+    // What a stream enqueued before it freed the block comes first on that stream anyway.
+    Uses others = block->uses();
+    others.streams &= ~stream_bit(user);
+    if (others.streams != 0 && !backend_->order(others, user)) {
+      Status status = device_failed("reuse a block");
+      const Lock lock(lock_);
+      ++freed_uncached_;  // the cache counted a take that did not happen
+      cache_.put_back(block);
+      return status;
+    }
   }
-  start_block(block);
+  start_block(block, user);
   *out = block->address;
   return {};
 }
 
 // Turns pages without an owner into a live, resident block.
-void Pager::start_block(Block* block) {
+void Pager::start_block(Block* block, StreamId user) {
   const std::uint64_t generation = word::generation(block->word.load(std::memory_order_relaxed));
   block->seen.store(false, std::memory_order_relaxed);
   block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+  if (asynchronous_) {
+    block->home = user;
+    block->streams.store(stream_bit(user), std::memory_order_relaxed);
+    block->until.store(backend_->now(), std::memory_order_relaxed);
+  }
   Thread::current().protect(block);
   pager_raise_to(&allocated_bytes_peak_,
                  allocated_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes);
@@ -195,9 +243,10 @@ void Pager::start_block(Block* block) {
   block->word.store(generation << word::generation_shift | word::of(State::resident), std::memory_order_release);
 }
 
-Status Pager::allocate_slow(std::uint64_t bytes, Block** out) {
+Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   Lock lock(lock_);
   const PagerStall stall(&counts_.stall_ns);
+  forget_ranges();
   Status status = make_room(&lock, bytes, Reach::demand);
   if (!status.ok()) {
     return status;
@@ -210,13 +259,17 @@ Status Pager::allocate_slow(std::uint64_t bytes, Block** out) {
     return Status(LMS_OUT_OF_MEMORY, "the pager's address space is used up: no free range of " + std::to_string(bytes) +
                                          " bytes; enable it with more address space");
   }
-  if (!backend_->map(block->address, bytes) && !(trim_cache(UINT64_MAX) && backend_->map(block->address, bytes))) {
-    status = system_refused("map pages", bytes);
-    arena_->remove(block);
-    recycle(block);
-    return status;
-  }
+  // Counted first: the lock may be let go meanwhile.
   device_bytes_ += bytes;
+  while (!backend_->map(block->address, bytes, user)) {
+    status = refused("map pages", bytes);
+    if (!relieve(&lock)) {
+      device_bytes_ -= bytes;
+      arena_->remove(block);
+      recycle(block);
+      return status;
+    }
+  }
   counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
   ++counts_.mapped_allocations;
   *out = block;
@@ -233,6 +286,10 @@ void Pager::free(void* address) {
     return;
   }
   note(block, Use::free);
+  if (asynchronous_) {
+    // Work that is enqueued by now may still use it, through pointers that the pager has not seen.
+    raise_to(&block->until, backend_->now());
+  }
   while (word::state(found) == State::resident && (found & (word::clean | word::prefetched)) == 0 &&
          caching_.load(std::memory_order_relaxed)) {
     // The generation moves on, so that whoever still holds a pin on the old block drops it in vain.
@@ -241,11 +298,21 @@ void Pager::free(void* address) {
       allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
       resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
       block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-      cache_.put(block, Thread::current().index());
+      cache_.put(block, asynchronous_ ? block->home : Thread::current().index());
       return;
     }
   }
   free_slow(block);
+}
+
+bool Pager::range(const void* address, void** begin, std::uint64_t* bytes) const {
+  const Block* block = arena_->find(address);
+  if (block == nullptr || block->state() == State::unused) {
+    return false;
+  }
+  *begin = block->address;
+  *bytes = block->bytes;
+  return true;
 }
 
 void Pager::free_slow(Block* block) {
@@ -259,29 +326,62 @@ void Pager::free_slow(Block* block) {
   block->word.store((word::generation(found) + 1) << word::generation_shift | word::of(State::unused),
                     std::memory_order_release);
   allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
-  if (block->slot.store != nullptr) {
-    block->slot.store->release(block->slot, block->bytes);
-    block->slot = Slot{};
-  }
+  release_slot(block);
   if (state == State::resident) {
     resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
     const bool writable =
         (found & word::clean) == 0 || backend_->protect(block->address, block->bytes, Access::read_write);
     if (writable && caching_.load(std::memory_order_relaxed)) {
       block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
-      cache_.put(block, Thread::current().index());
+      cache_.put(block, asynchronous_ ? block->home : Thread::current().index());
       return;
     }
     ++freed_uncached_;
-    if (!backend_->unmap(block->address, block->bytes)) {
+    if (!backend_->unmap(block->address, block->bytes, block->uses())) {
       return;  // the range stays taken: its pages could not be given back
     }
     device_bytes_ -= block->bytes;
   } else {
     ++freed_uncached_;
   }
-  arena_->remove(block);
-  recycle(block);
+  unsettled_.push_back(block);
+  forget_ranges();
+}
+
+// Lets the ranges of freed blocks go whose addresses may be used again.
+void Pager::forget_ranges() {
+  for (std::size_t count = unsettled_.size(); count > 0; --count) {
+    Block* block = unsettled_.front();
+    unsettled_.pop_front();
+    if (backend_->settled(block->address, block->bytes)) {
+      arena_->remove(block);
+      recycle(block);
+    } else {
+      unsettled_.push_back(block);
+    }
+  }
+}
+
+// The block's host copy is out of date, or nobody will want it.
+void Pager::release_slot(Block* block) {
+  if (block->slot.store == nullptr) {
+    return;
+  }
+  if (backend_->over(block->copy)) {
+    block->slot.store->release(block->slot, block->bytes);
+  } else {
+    draining_.push_back(Draining{block->slot, block->bytes, block->copy});
+  }
+  block->slot = Slot{};
+}
+
+void Pager::release_drained() {
+  // In the order in which they were released; copies end about in that order.
+  while (!draining_.empty() && backend_->over(draining_.front().copy)) {
+    const Draining& entry = draining_.front();
+    entry.slot.store->release(entry.slot, entry.bytes);
+    draining_.pop_front();
+  }
 }
 
 bool Pager::owns(const void* address) const {
@@ -317,7 +417,7 @@ void Pager::recycle(Block* block) {
 
 // ------------------------------------------------------------------------------------------------ pins, scopes
 
-Status Pager::pin_slow(Block* block, bool write, Pin* out) {
+Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
   // The pin is already counted.
   *out = Pin{};
   Status status;
@@ -339,11 +439,18 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out) {
       if (word::state(found) == State::leaving || word::state(found) == State::arriving) {
         moved_.wait(&lock);
       } else if (word::state(found) == State::away) {
-        status = page_in(&lock, block, write, Reach::demand);
+        // Where a failure would let the operation run into an illegal access, even a strict limit is passed.
+        status = page_in(&lock, block, write, backend_->serves_faults() ? Reach::demand : Reach::unlimited, user);
         if (!status.ok()) {
           break;
         }
       } else {
+        if ((found & word::in_flight) != 0) {
+          status = order(block, user);
+          if (!status.ok()) {
+            break;
+          }
+        }
         if ((found & word::prefetched) != 0) {
           block->word.fetch_and(~word::prefetched);
           was_prefetched = true;
@@ -377,28 +484,71 @@ void Pager::drop_pin(const Pin& pin) {
   }
 }
 
-void Pager::mark_seen(const void* address) {
+// Makes the stream wait for the copy that brought the block in. The lock is held.
+Status Pager::order(Block* block, StreamId user) {
+  if (backend_->over(block->copy)) {
+    block->word.fetch_and(~word::in_flight);
+    return {};
+  }
+  if (!backend_->order(block->copy, user)) {
+    return device_failed("wait for a copy");
+  }
+  if (user == host_stream) {
+    block->word.fetch_and(~word::in_flight);
+  }
+  return {};
+}
+
+void Pager::mark_seen(const void* address, StreamId user) {
   Block* block = arena_->find(address);
   if (block != nullptr) {
-    block->seen.store(true, std::memory_order_relaxed);
+    add_use(block, user);  // before it can be paged out
+    block->seen.store(true, std::memory_order_release);
   }
+}
+
+void Pager::record_use(const void* address, StreamId user) {
+  Block* block = arena_->find(address);
+  if (block != nullptr) {
+    add_use(block, user);
+  }
+}
+
+Status Pager::hold(const void* address) {
+  Pin held;
+  Status status = pin(address, true, &held);
+  if (status.ok() && held.block != nullptr) {
+    held.block->word.fetch_or(word::held, std::memory_order_acq_rel);
+    unpin(held, host_stream);
+  }
+  return status;
 }
 
 void Pager::begin_scope() {
-  Thread& thread = Thread::current();
-  thread.begin_scope();
+  Thread::current().begin_scope();
+  scope_began();
+}
+
+void Pager::end_scope(StreamId user) { scope_ended(Thread::current().end_scope(), user); }
+
+void Pager::scope_began() {
   clock_.fetch_add(1, std::memory_order_relaxed);
   if (Trace* trace = trace_.load(std::memory_order_acquire)) {
-    trace->begin(thread.index());
+    trace->begin(Thread::current().index());
   }
 }
 
-void Pager::end_scope() {
-  Thread& thread = Thread::current();
+void Pager::scope_ended(bool outermost, StreamId user) {
   if (Trace* trace = trace_.load(std::memory_order_acquire)) {
-    trace->end(thread.index());
+    trace->end(Thread::current().index());
   }
-  if (thread.end_scope() && over_limit_.load(std::memory_order_relaxed)) {
+  if (!outermost) {
+    return;
+  }
+  if (user != host_stream && (observers_.load(std::memory_order_relaxed) & to_policy) != 0) {
+    backend_->mark(user);
+  }
+  if (over_limit_.load(std::memory_order_relaxed)) {
     return_to_limit();
   }
 }
@@ -422,8 +572,8 @@ void Pager::set_state(Block* block, State from, State to) {
 
 bool Pager::can_leave(const Block& block, bool even_protected) const {
   const std::uint64_t found = block.word.load(std::memory_order_acquire);
-  return word::state(found) == State::resident && word::pins(found) == 0 &&
-         block.seen.load(std::memory_order_relaxed) && (even_protected || !Thread::is_protected(block));
+  return word::state(found) == State::resident && word::pins(found) == 0 && (found & word::held) == 0 &&
+         block.seen.load(std::memory_order_acquire) && (even_protected || !Thread::is_protected(block));
 }
 
 BlockState Pager::state(BlockId id) const {
@@ -452,16 +602,37 @@ bool Pager::trim_cache(std::uint64_t bytes) {
     if (block == nullptr) {
       break;
     }
-    if (!backend_->unmap(block->address, block->bytes)) {
+    if (!backend_->unmap(block->address, block->bytes, block->uses())) {
       cache_.put_back(block);
       break;
     }
     freed += block->bytes;
     device_bytes_ -= block->bytes;
-    arena_->remove(block);
-    recycle(block);
+    unsettled_.push_back(block);
   }
+  forget_ranges();
   return freed > 0;
+}
+
+// The device, or the system, refuses memory that the limit allows: others have it. Gives some back; false when nothing
+// can be.
+bool Pager::relieve(Lock* lock) {
+  if (trim_cache(UINT64_MAX)) {
+    return true;
+  }
+  if (!asynchronous_) {
+    return false;
+  }
+  if (relief_ != nullptr && relief_(relief_context_)) {
+    return true;
+  }
+  if (unlimited_) {
+    return false;  // everything is to come back: to send something away would not end
+  }
+  observers_.fetch_or(to_policy, std::memory_order_relaxed);
+  drain_events();
+  const BlockId id = policy_->victim(*this, page_bytes_);
+  return id != no_block && page_out(lock, block_at(id), false).ok() && block_at(id)->state() == State::away;
 }
 
 Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
@@ -537,16 +708,65 @@ Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
     }
   } while (!block->word.compare_exchange_weak(
       found, (found & ~(word::state_mask | word::prefetched)) | word::of(State::leaving), std::memory_order_acq_rel));
-  fault::install();
   const bool clean = (found & word::clean) != 0 && block->slot.store != nullptr;
-  Status status;
   ++in_transit_;
+  const Status status = asynchronous_ ? evict(lock, block, clean) : save_and_unmap(lock, block, clean);
+  --in_transit_;
+  moved_.notify_all();
+  return status;
+}
+
+// The block is leaving; afterwards it is away, or resident as it was.
+Status Pager::evict(Lock* lock, Block* block, bool clean) {
+  release_drained();
+  if (!clean && !store_->allocate(block->bytes, &block->slot)) {
+    ++counts_.store_failures;
+    set_state(block, State::leaving, State::resident);
+    return Status(LMS_STORE_FAILED, store_->error());
+  }
+  Uses copy;
+  Status status;
+  ++copying_;
+  lock->unlock();
+  if (!backend_->evict(block->address, block->bytes, clean ? nullptr : &block->slot, block->uses(), &copy)) {
+    status = device_failed("page a block out");
+  }
+  lock->lock();
+  --copying_;
+  if (!status.ok()) {
+    ++counts_.store_failures;
+    if (!clean) {
+      block->copy = Uses{};
+      release_slot(block);
+    }
+    set_state(block, State::leaving, State::resident);
+    return status;
+  }
+  block->copy = copy;
+  if (clean) {
+    counts_.clean_drop_bytes += block->bytes;
+    ++counts_.clean_drop_blocks;
+  } else {
+    counts_.out_bytes += block->bytes;
+    ++counts_.out_blocks;
+  }
+  block->word.fetch_and(~(word::clean | word::in_flight));
+  device_bytes_ -= block->bytes;
+  resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+  set_state(block, State::leaving, State::away);
+  return {};
+}
+
+// The same where the host copies by itself, and others may reach the block meanwhile.
+Status Pager::save_and_unmap(Lock* lock, Block* block, bool clean) {
+  fault::install();
+  Status status;
   if (!clean) {
     if (!store_->allocate(block->bytes, &block->slot)) {
       status = Status(LMS_STORE_FAILED, store_->error());
     } else if (!backend_->protect(block->address, block->bytes, Access::read_only)) {
       // From here on a write that nothing announced faults, and waits until the block has left.
-      status = system_refused("protect pages", block->bytes);
+      status = refused("protect pages", block->bytes);
     } else {
       ++copying_;
       lock->unlock();
@@ -566,7 +786,7 @@ Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
     // Somebody wants it again: it stays, with a copy that saves the next one.
     block->word.fetch_or(word::clean);
     set_state(block, State::leaving, State::resident);
-  } else if (status.ok() && backend_->unmap(block->address, block->bytes)) {
+  } else if (status.ok() && backend_->unmap(block->address, block->bytes, Uses{})) {
     if (clean) {
       counts_.clean_drop_bytes += block->bytes;
       ++counts_.clean_drop_blocks;
@@ -578,13 +798,12 @@ Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
   } else {
     // Nothing is lost: the block stays as it was.
     if (status.ok()) {
-      status = system_refused("give pages back", block->bytes);
+      status = refused("give pages back", block->bytes);
     } else {
       ++counts_.store_failures;
     }
     if (!clean && block->slot.store != nullptr) {
-      block->slot.store->release(block->slot, block->bytes);
-      block->slot = Slot{};
+      release_slot(block);
       // A refusal leaves the block write-protected; the fault handler tries again at the next write.
       if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
         block->word.fetch_or(word::clean);
@@ -592,12 +811,10 @@ Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
     }
     set_state(block, State::leaving, State::resident);
   }
-  --in_transit_;
-  moved_.notify_all();
   return status;
 }
 
-Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
+Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user) {
   set_state(block, State::away, State::arriving);
   ++in_transit_;
   if (backend_->crowded()) {
@@ -610,19 +827,37 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
     counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
     const std::uint64_t resident = resident_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes;
     pager_raise_to(&resident_bytes_peak_, resident);
-    ++copying_;
-    lock->unlock();
-    arrived =
-        backend_->copy_in(block->address, block->bytes, block->slot, write ? Access::read_write : Access::read_only);
-    const int error_number = errno;
-    lock->lock();
-    --copying_;
-    if (!arrived) {
+    const Uses saved = block->copy;
+    Uses copy;
+    bool refused_pages = true;
+    do {
+      refused_pages = false;
+      ++copying_;
+      lock->unlock();
+      arrived = backend_->copy_in(block->address, block->bytes, block->slot,
+                                  write ? Access::read_write : Access::read_only, saved, user, &copy, &refused_pages);
+      const int error_number = errno;
+      if (!arrived) {
+        errno = error_number;
+        status = refused_pages   ? refused("map pages", block->bytes)
+                 : asynchronous_ ? device_failed("bring a block back")
+                                 : Status(LMS_STORE_FAILED, block->slot.store->failure("read", error_number));
+      }
+      lock->lock();
+      --copying_;
+    } while (!arrived && refused_pages && reach != Reach::cached && relieve(lock));
+    if (arrived) {
+      status = Status();
+      block->copy = copy;
+      // Every earlier use was over when it left; the copy is the first of the new ones.
+      block->streams.store(copy.streams, std::memory_order_relaxed);
+      block->until.store(copy.until, std::memory_order_relaxed);
+      if (asynchronous_ && user != host_stream) {
+        block->word.fetch_or(word::in_flight);
+      }
+    } else {
       device_bytes_ -= block->bytes;
       resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
-      errno = error_number;
-      status = error_number == ENOMEM ? system_refused("map pages", block->bytes)
-                                      : Status(LMS_STORE_FAILED, block->slot.store->failure("read", error_number));
       ++counts_.store_failures;
     }
   }
@@ -630,8 +865,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
     counts_.in_bytes += block->bytes;
     ++counts_.in_blocks;
     if (write) {
-      block->slot.store->release(block->slot, block->bytes);
-      block->slot = Slot{};
+      release_slot(block);
     } else {
       block->word.fetch_or(word::clean);
     }
@@ -665,12 +899,9 @@ void Pager::page_out_some(Lock* lock) {
 // The block is resident and clean, and will be written: its copy is out of date from now on.
 Status Pager::make_writable(Block* block) {
   if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
-    return system_refused("make pages writable", block->bytes);
+    return refused("make pages writable", block->bytes);
   }
-  if (block->slot.store != nullptr) {
-    block->slot.store->release(block->slot, block->bytes);
-    block->slot = Slot{};
-  }
+  release_slot(block);
   block->word.fetch_and(~word::clean);
   return {};
 }
@@ -700,6 +931,25 @@ Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
   return {};
 }
 
+Status Pager::release(std::uint64_t bytes) {
+  Lock lock(lock_);
+  while (trim_cache(UINT64_MAX)) {
+  }
+  std::uint64_t released = backend_->trim(UINT64_MAX);
+  Status status;
+  while (status.ok() && released < bytes) {
+    observers_.fetch_or(to_policy, std::memory_order_relaxed);
+    drain_events();
+    const BlockId id = policy_->victim(*this, bytes - released);
+    if (id == no_block) {
+      break;
+    }
+    status = page_out(&lock, block_at(id), false);
+    released += backend_->trim(UINT64_MAX);
+  }
+  return status;
+}
+
 Status Pager::restore_all() {
   Lock lock(lock_);
   unlimited_ = true;
@@ -710,9 +960,15 @@ Status Pager::restore_all() {
     const std::uint64_t found = block->word.load(std::memory_order_acquire);
     Status status;
     if (word::state(found) == State::away) {
-      status = page_in(&lock, block, true, Reach::demand);
-    } else if (word::state(found) == State::resident && (found & word::clean) != 0) {
-      status = make_writable(block);
+      status = page_in(&lock, block, true, Reach::demand, host_stream);
+    } else if (word::state(found) == State::resident) {
+      // Nobody will order a stream behind a copy, nor announce a write.
+      if ((found & word::in_flight) != 0) {
+        status = order(block, host_stream);
+      }
+      if (status.ok() && (found & word::clean) != 0) {
+        status = make_writable(block);
+      }
     }
     if (!status.ok()) {
       unlimited_ = false;
@@ -722,7 +978,17 @@ Status Pager::restore_all() {
   return {};
 }
 
-Status Pager::system_refused(const char* what, std::uint64_t bytes) const {
+Status Pager::device_failed(const char* what) const {
+  return Status(LMS_DEVICE_FAILED, std::string("the device failed to ") + what + ": " + backend_->failure());
+}
+
+// Called right after the backend's failure, on the same thread.
+Status Pager::refused(const char* what, std::uint64_t bytes) const {
+  if (asynchronous_) {
+    return Status(LMS_OUT_OF_MEMORY, std::string("the device refuses to ") + what + " (" + std::to_string(bytes) +
+                                         " bytes): " + backend_->failure() +
+                                         "; lower the limit, or let other programs use less of the device");
+  }
   return Status(LMS_OUT_OF_MEMORY,
                 std::string("the system refuses to ") + what + " (" + std::to_string(bytes) +
                     " bytes): " + std::strerror(errno) +
@@ -755,7 +1021,7 @@ Status Pager::out_of_memory(std::uint64_t bytes) const {
 bool Pager::serve_fault(const void* address) {
   static thread_local const void* last_spurious = nullptr;
   static thread_local int spurious = 0;
-  Block* block = arena_->find(address);
+  Block* block = backend_->serves_faults() ? arena_->find(address) : nullptr;
   if (block == nullptr) {
     return false;
   }
@@ -776,7 +1042,7 @@ bool Pager::serve_fault(const void* address) {
         ++counts_.faults;
         clock_.fetch_add(1, std::memory_order_relaxed);
         hold_faulted(block);
-        status = page_in(&lock, block, false, Reach::unlimited);
+        status = page_in(&lock, block, false, Reach::unlimited, host_stream);
         break;
       } else if ((found & word::clean) != 0) {
         ++counts_.faults;
@@ -895,7 +1161,8 @@ void Pager::work() {
   while (!stopping_) {
     drain_events();
     const BlockId wanted = unlimited_ ? no_block : policy_->prefetch(*this);
-    if (wanted != no_block && state(wanted).away && page_in(&lock, block_at(wanted), false, Reach::cached).ok()) {
+    if (wanted != no_block && state(wanted).away &&
+        page_in(&lock, block_at(wanted), false, Reach::cached, no_stream).ok()) {
       continue;
     }
     const BlockId unwanted = unlimited_ ? no_block : policy_->early_victim(*this);
@@ -1029,6 +1296,7 @@ void Pager::after_fork(bool child) {
     worker_runs_ = false;
     trace_.store(nullptr, std::memory_order_relaxed);
     observers_.fetch_and(~to_trace, std::memory_order_relaxed);
+    backend_->after_fork_in_child();
   }
   if (trace != nullptr) {
     trace->after_fork();

@@ -43,28 +43,43 @@ struct Pin {
   std::uint64_t generation = 0;
 };
 
-class Pager final : private BlockSource {
+// The glue of another library may use it, so its symbols are exported.
+class LMS_API Pager final : private BlockSource {
  public:
-  // A pager on the host backend, never destroyed: blocks and threads may outlive everything else. Null on failure.
+  // A pager on the host backend, or on any, never destroyed: blocks and threads may outlive everything else. Null on
+  // failure.
   static Pager* make(const Settings& settings, Status* status);
+  static Pager* make(std::unique_ptr<Backend> backend, const Settings& settings, Status* status);
 
   Pager(const Pager&) = delete;
   Pager& operator=(const Pager&) = delete;
 
-  // The members' alignment is beyond what C++14's new provides.
+  // The members' alignment is beyond what C++14's new provides. Not inlined: GCC would take the pair for a mismatch.
   static void* operator new(std::size_t bytes);
-  static void operator delete(void* pager);
+  __attribute__((noinline)) static void operator delete(void* pager);
 
   Status configure(const Settings& settings);
   Status set_limit(std::uint64_t limit);
   std::uint64_t limit() const override { return limit_.load(std::memory_order_relaxed); }
   void shutdown();
 
-  Status allocate(std::uint64_t bytes, void** out);
+  Backend& backend() { return *backend_; }
+
+  // Asks whoever else holds memory of the device (the framework's own cache) to give some back when the device has none
+  // left; true when he did. Called with the pager's lock held: it must not call the pager.
+  using Relief = bool (*)(void* context);
+  void set_relief(Relief relief, void* context);
+
+  // `user` is the stream of the backend whose work uses the block first.
+  Status allocate(std::uint64_t bytes, void** out, StreamId user = host_stream);
   void free(void* address);
   bool owns(const void* address) const;
 
-  Status pin(const void* address, bool write, Pin* out) {
+  // The whole range of the live block that contains the address; false when there is none.
+  bool range(const void* address, void** begin, std::uint64_t* bytes) const;
+
+  // The block is complete for what `user` does from now on.
+  Status pin(const void* address, bool write, Pin* out, StreamId user = host_stream) {
     Block* block = arena_->find(address);
     if (block == nullptr) {
       *out = Pin{};
@@ -72,8 +87,8 @@ class Pager final : private BlockSource {
     }
     const std::uint64_t found = block->word.fetch_add(word::pin, std::memory_order_acq_rel);
     if (word::state(found) != State::resident || word::pins(found) >= word::most_pins ||
-        (found & word::prefetched) != 0 || (write && (found & word::clean) != 0)) {
-      return pin_slow(block, write, out);
+        (found & (word::prefetched | word::in_flight)) != 0 || (write && (found & word::clean) != 0)) {
+      return pin_slow(block, write, out, user);
     }
     touch(block);
     note(block, write ? Use::write : Use::read);
@@ -81,20 +96,37 @@ class Pager final : private BlockSource {
     return {};
   }
 
-  void unpin(const Pin& pin) {
+  // `user` is the stream whose work used the block since the pin.
+  void unpin(const Pin& pin, StreamId user = any_stream) {
     if (pin.block == nullptr) {
       return;
     }
+    add_use(pin.block, user);
     drop_pin(pin);
     if (over_limit_.load(std::memory_order_relaxed) && !Thread::current().in_scope()) {
       return_to_limit();
     }
   }
 
-  void mark_seen(const void* address);
+  // Also tells, like unpin, which stream's work used the block.
+  void mark_seen(const void* address, StreamId user = any_stream);
 
+  // Work on that stream uses the block until it is freed, at most.
+  void record_use(const void* address, StreamId user);
+
+  // From now on the block keeps its pages for as long as it lives, for work that the pager never hears of.
+  Status hold(const void* address);
+
+  // `user` is the stream of the operation that ends.
   void begin_scope();
-  void end_scope();
+  void end_scope(StreamId user = host_stream);
+  // The same in two steps, for one scope around several pagers: Thread::begin_scope() once, then this for each, and
+  // Thread::end_scope() once, then this with its result.
+  void scope_began();
+  void scope_ended(bool outermost, StreamId user);
+
+  // Gives at least `bytes` of memory back to the device, if there is as much that can leave, for others to take.
+  Status release(std::uint64_t bytes);
 
   Status reclaim(std::uint64_t bytes, std::uint64_t* reclaimed);
   Status restore_all();
@@ -129,8 +161,8 @@ class Pager final : private BlockSource {
   std::uint64_t occupied() const override { return resident_bytes_.load(std::memory_order_relaxed); }
 
   Status apply(const Settings& settings);
-  Status allocate_slow(std::uint64_t bytes, Block** out);
-  Status pin_slow(Block* block, bool write, Pin* out);
+  Status allocate_slow(std::uint64_t bytes, StreamId user, Block** out);
+  Status pin_slow(Block* block, bool write, Pin* out, StreamId user);
   void free_slow(Block* block);
   void drop_pin(const Pin& pin);
   void return_to_limit();
@@ -139,13 +171,22 @@ class Pager final : private BlockSource {
   Status make_room(Lock* lock, std::uint64_t bytes, Reach reach);
   Status shrink(Lock* lock);
   Status page_out(Lock* lock, Block* block, bool even_protected);
-  Status page_in(Lock* lock, Block* block, bool write, Reach reach);
+  Status save_and_unmap(Lock* lock, Block* block, bool clean);
+  Status evict(Lock* lock, Block* block, bool clean);
+  Status page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user);
+  bool relieve(Lock* lock);
+  Status order(Block* block, StreamId user);
   Status make_writable(Block* block);
+  void release_slot(Block* block);
+  void release_drained();
+  void forget_ranges();
   void page_out_some(Lock* lock);
   Block* oldest_protected() const;
   bool can_leave(const Block& block, bool even_protected) const;
   bool trim_cache(std::uint64_t bytes);
-  Status system_refused(const char* what, std::uint64_t bytes) const;
+  Status refused(const char* what, std::uint64_t bytes) const;
+  Status device_failed(const char* what) const;
+  Status check_limit(std::uint64_t limit) const;
   Status out_of_memory(std::uint64_t bytes) const;
   Block* new_block();
   void recycle(Block* block);
@@ -158,7 +199,24 @@ class Pager final : private BlockSource {
   void look_ahead();
   void work();
 
-  void start_block(Block* block);
+  // Thread-safe. Called while the block is pinned or being freed, before that ends.
+  static void raise_to(std::atomic<std::uint64_t>* value, std::uint64_t least) {
+    std::uint64_t old = value->load(std::memory_order_relaxed);
+    while (old < least && !value->compare_exchange_weak(old, least, std::memory_order_release)) {
+    }
+  }
+  void add_use(Block* block, StreamId user) {
+    if (!asynchronous_) {
+      return;
+    }
+    const std::uint64_t bit = stream_bit(user);
+    if ((block->streams.load(std::memory_order_relaxed) & bit) != bit) {
+      block->streams.fetch_or(bit, std::memory_order_release);
+    }
+    raise_to(&block->until, backend_->now());
+  }
+
+  void start_block(Block* block, StreamId user);
   void touch(Block* block) {
     // Blocks that one operation uses may share a stamp: the clock ticks once an operation.
     block->last_use.store(Thread::current().in_scope() ? clock_.load(std::memory_order_relaxed)
@@ -184,6 +242,7 @@ class Pager final : private BlockSource {
   const std::unique_ptr<Backend> backend_;
   const std::unique_ptr<Arena> arena_;
   const std::uint64_t page_bytes_;
+  const bool asynchronous_;
   Cache cache_;
   EventLog log_;
 
@@ -214,6 +273,15 @@ class Pager final : private BlockSource {
   std::string store_directory_;
   std::unique_ptr<Store> store_;                // where writebacks go
   std::vector<std::unique_ptr<Store>> retired_;  // earlier ones that still hold contents
+  struct Draining {
+    Slot slot;
+    std::uint64_t bytes;
+    Uses copy;
+  };
+  std::deque<Draining> draining_;   // slots that nobody needs, once the copies that use them are over
+  std::deque<Block*> unsettled_;    // freed ranges whose addresses may not be mapped again yet
+  Relief relief_ = nullptr;
+  void* relief_context_ = nullptr;
   std::unique_ptr<Policy> policy_;
   std::vector<Event> drained_;
   std::vector<Block*> chunks_;  // each of chunk_blocks, at stable addresses

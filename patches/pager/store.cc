@@ -33,6 +33,8 @@ class MemorySegment final : public Segment {
     return true;
   }
 
+  char* at(std::uint64_t offset) override { return base_ + offset; }
+
  private:
   char* base_;
 };

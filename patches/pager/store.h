@@ -26,6 +26,9 @@ class Segment {
   virtual bool write(std::uint64_t offset, const char* from, std::size_t bytes) = 0;
   virtual bool read(std::uint64_t offset, char* to, std::size_t bytes) = 0;
 
+  // Where the contents lie, for a backend that copies by itself; null when they are not in memory.
+  virtual char* at(std::uint64_t /*offset*/) { return nullptr; }
+
   Ranges ranges;
   bool frozen = false;  // shared with another process since a fork: what it holds stays, nothing new is written
 };

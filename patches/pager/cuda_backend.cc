@@ -1,0 +1,624 @@
+#include "cuda_backend.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <map>
+#include <mutex>
+#include <string>
+#include <unordered_map>
+#include <utility>
+
+#include "arena.h"
+#include "cuda_chunks.h"
+#include "cuda_device.h"
+#include "cuda_streams.h"
+#include "pinned_store.h"
+
+namespace lms {
+
+namespace {
+
+constexpr std::uint64_t cuda_most_address_space = 1ULL << 40;
+constexpr std::uint64_t cuda_least_address_space = 1ULL << 32;
+static_assert(Arena::large_block % cuda_page_bytes == 0, "blocks start at whole pages");
+
+// Contents that cannot be copied straight between device and store go through pinned memory of this size: one half is
+// copied by the device while the other is read or written.
+constexpr std::size_t cuda_staging_half = 4 << 20;
+
+CudaAddress cuda_address(const char* address) { return reinterpret_cast<std::uintptr_t>(address); }
+
+class CudaBackendImpl final : public CudaBackend {
+ public:
+  explicit CudaBackendImpl(std::shared_ptr<CudaDevice> device)
+      : device_(std::move(device)), driver_(device_->driver), streams_(device_, &clock_) {}
+  ~CudaBackendImpl() override;
+
+  // The rest of the construction.
+  bool reserve(std::uint64_t address_space);
+  bool start();
+
+  std::size_t page_bytes() const override { return cuda_page_bytes; }
+  char* base() const override { return base_; }
+  std::size_t span() const override { return span_; }
+  std::uint64_t capacity() const override { return capacity_; }
+  bool serves_faults() const override { return false; }
+  bool asynchronous() const override { return true; }
+  bool crowded() override { return false; }
+  std::string failure() const override { return cuda_failure(); }
+
+  StreamId stream(std::uintptr_t handle) override { return streams_.number(handle); }
+  void mark(StreamId stream) override { streams_.mark(stream); }
+  bool order(const Uses& uses, StreamId user) override { return streams_.order(uses, user); }
+  bool over(const Uses& uses) override { return streams_.over(uses); }
+
+  bool map(char* address, std::size_t bytes, StreamId user) override;
+  bool unmap(char* address, std::size_t bytes, const Uses& uses) override;
+  bool settled(char* address, std::size_t bytes) override;
+  bool protect(char* address, std::size_t bytes, Access access) override;
+  bool evict(char* address, std::size_t bytes, const Slot* slot, const Uses& uses, Uses* copy) override;
+  bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved, StreamId user,
+               Uses* copy, bool* refused) override;
+
+  std::uint64_t trim(std::uint64_t bytes) override { return cuda_forked() ? 0 : chunks_->trim(bytes); }
+  std::unique_ptr<Store> make_memory_store() override { return make_pinned_store(device_); }
+  bool add_peer(int device) override;
+  void after_fork_in_child() override { cuda_set_forked(); }
+
+  bool export_range(char* address, std::vector<CudaExport>* exports) override;
+
+ private:
+  // A range that has pages.
+  struct Range {
+    CudaChunkList chunks;
+    std::size_t bytes = 0;
+    Access access = Access::read_write;
+    bool mapped = false;  // false in the table only after the device failed in the middle of a change
+  };
+  // A range whose pages were taken away while work that uses them was under way: still mapped.
+  struct Unsettled {
+    std::size_t bytes;
+    Uses uses;
+  };
+
+  // Take a range out of the table, and put it back; between the two nobody else sees it.
+  bool take_range(char* address, std::size_t bytes, Range* range);
+  void put_range(char* address, Range range);
+
+  bool map_range(char* address, Range* range);
+  bool unmap_range(char* address, Range* range);
+  bool set_access(char* address, std::size_t bytes, Access access, std::size_t first, std::size_t count);
+  bool settle(char* address, std::size_t bytes);
+  bool wait_until_settled(char* address, std::size_t bytes);
+
+  bool save(const CudaChunkList& chunks, const Slot& slot, Uses* copy);
+  bool save_staged(const CudaChunkList& chunks, const Slot& slot);
+  bool load(const CudaChunkList& chunks, const Slot& slot, const Uses& saved, Uses* copy);
+  bool load_staged(const CudaChunkList& chunks, const Slot& slot);
+  std::unique_ptr<PinnedMemory> take_staging();
+  void give_staging(std::unique_ptr<PinnedMemory> staging);
+
+  const std::shared_ptr<CudaDevice> device_;
+  const CudaDriver& driver_;
+  CudaStreams streams_;
+  std::unique_ptr<CudaChunks> chunks_;
+  char* base_ = nullptr;
+  std::size_t span_ = 0;
+  std::uint64_t capacity_ = 0;
+  StreamId out_ = no_stream;
+  StreamId in_ = no_stream;
+
+  // Guards what follows. Held also for calls that change who may access a range, so that a new peer finds it before or
+  // after; never while anybody waits for the device. The locks of streams are taken inside it.
+  std::mutex lock_;
+  std::unordered_map<char*, Range> ranges_;  // by address
+  std::map<char*, Unsettled> unsettled_;     // by address
+  std::vector<cuda::AccessDescription> access_;  // who may access the ranges: the device itself, then its peers
+  std::vector<std::unique_ptr<PinnedMemory>> staging_;  // unused at the moment
+};
+
+// Chunks of a range, piece by piece through a staging buffer: the part of one chunk that one half holds.
+struct CudaPiece {
+  CudaAddress alias;
+  std::uint64_t offset;  // in the slot
+  std::size_t bytes;
+};
+
+std::vector<CudaPiece> cuda_pieces(const CudaChunkList& chunks, std::uint64_t offset) {
+  std::vector<CudaPiece> pieces;
+  for (const auto& chunk : chunks) {
+    for (std::size_t done = 0; done < chunk->bytes;) {
+      const std::size_t bytes = std::min(chunk->bytes - done, cuda_staging_half);
+      pieces.push_back(CudaPiece{chunk->alias + done, offset, bytes});
+      done += bytes;
+      offset += bytes;
+    }
+  }
+  return pieces;
+}
+
+bool CudaBackendImpl::reserve(std::uint64_t address_space) {
+  const CudaScope scope(*device_);
+  if (!scope.ok()) {
+    return false;
+  }
+  const std::uint64_t unit = 2 * Arena::large_block;  // an arena's two halves
+  const std::uint64_t wanted = (std::min(address_space, cuda_most_address_space) + unit - 1) / unit * unit;
+  const std::uint64_t least = wanted != 0 ? wanted : cuda_least_address_space;
+  for (std::uint64_t bytes = wanted != 0 ? wanted : cuda_most_address_space; bytes >= least; bytes /= 2) {
+    CudaAddress address = 0;
+    if (device_->check(driver_.mem_address_reserve(&address, bytes, Arena::large_block, 0, 0), "cuMemAddressReserve")) {
+      base_ = reinterpret_cast<char*>(static_cast<std::uintptr_t>(address));
+      span_ = bytes;
+      return true;
+    }
+  }
+  return false;
+}
+
+bool CudaBackendImpl::start() {
+  const CudaScope scope(*device_);
+  if (!scope.ok()) {
+    return false;
+  }
+  cuda::AllocationProperties properties = {};
+  properties.type = cuda::allocation_pinned;
+  properties.location = cuda::Location{cuda::location_device, device_->id};
+  std::size_t granularity = 0;
+  if (!device_->check(driver_.mem_get_allocation_granularity(&granularity, &properties, cuda::granularity_minimum),
+                      "cuMemGetAllocationGranularity")) {
+    return false;
+  }
+  if (granularity == 0 || cuda_page_bytes % granularity != 0) {
+    return cuda_fail("its memory is given out in units of " + std::to_string(granularity) + " bytes, not " +
+                     std::to_string(cuda_page_bytes));
+  }
+  capacity_ = device_->total_bytes();
+  access_.push_back(cuda::AccessDescription{{cuda::location_device, device_->id}, cuda::access_read_write});
+  // Copies go first where the device has to choose: the program waits for them, or will soon.
+  int least = 0;
+  int greatest = 0;
+  driver_.ctx_get_stream_priority_range(&least, &greatest);
+  for (StreamId* own : {&out_, &in_}) {
+    CudaStream stream = nullptr;
+    if (!device_->check(driver_.stream_create_with_priority(&stream, cuda::stream_non_blocking, greatest),
+                        "cuStreamCreateWithPriority")) {
+      return false;
+    }
+    *own = streams_.number(reinterpret_cast<std::uintptr_t>(stream));
+  }
+  chunks_ = CudaChunks::make(device_, &streams_, [this] { settle(base_, span_); });
+  return chunks_ != nullptr;
+}
+
+CudaBackendImpl::~CudaBackendImpl() {
+  const CudaScope scope(*device_);
+  if (!scope.ok()) {
+    return;
+  }
+  driver_.ctx_synchronize();
+  for (const auto& one : unsettled_) {
+    driver_.mem_unmap(cuda_address(one.first), one.second.bytes);
+  }
+  for (auto& one : ranges_) {
+    unmap_range(one.first, &one.second);
+    chunks_->give(&one.second.chunks, Uses{});
+  }
+  chunks_.reset();
+  for (const StreamId own : {out_, in_}) {
+    if (own != no_stream) {
+      driver_.stream_destroy(streams_.handle(own));
+    }
+  }
+  if (span_ != 0) {
+    driver_.mem_address_free(cuda_address(base_), span_);
+  }
+}
+
+// ---- ranges
+
+bool CudaBackendImpl::take_range(char* address, std::size_t bytes, Range* range) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end() || found->second.bytes != bytes) {
+    return cuda_fail("there is no such range with pages");
+  }
+  *range = std::move(found->second);
+  ranges_.erase(found);
+  return true;
+}
+
+void CudaBackendImpl::put_range(char* address, Range range) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  ranges_[address] = std::move(range);
+}
+
+// Maps the chunks one after the other, with the range's access, and puts the range into the table. When it fails
+// nothing is mapped, and the range is as it was.
+bool CudaBackendImpl::map_range(char* address, Range* range) {
+  std::size_t done = 0;
+  for (const auto& chunk : range->chunks) {
+    if (!device_->check(driver_.mem_map(cuda_address(address) + done, chunk->bytes, 0, chunk->memory, 0), "cuMemMap")) {
+      break;
+    }
+    done += chunk->bytes;
+  }
+  if (done == range->bytes) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    if (set_access(address, range->bytes, range->access, 0, access_.size())) {
+      range->mapped = true;
+      ranges_[address] = std::move(*range);
+      return true;
+    }
+  }
+  if (done > 0) {
+    driver_.mem_unmap(cuda_address(address), done);
+  }
+  return false;
+}
+
+bool CudaBackendImpl::unmap_range(char* address, Range* range) {
+  if (range->mapped && !device_->check(driver_.mem_unmap(cuda_address(address), range->bytes), "cuMemUnmap")) {
+    return false;
+  }
+  range->mapped = false;
+  return true;
+}
+
+// For `count` of the devices that have access, from the `first` on. The lock is held.
+bool CudaBackendImpl::set_access(char* address, std::size_t bytes, Access access, std::size_t first,
+                                 std::size_t count) {
+  std::vector<cuda::AccessDescription> wanted(access_.begin() + static_cast<std::ptrdiff_t>(first),
+                                              access_.begin() + static_cast<std::ptrdiff_t>(first + count));
+  for (cuda::AccessDescription& one : wanted) {
+    one.flags = access == Access::read_only ? cuda::access_read : cuda::access_read_write;
+  }
+  return device_->check(driver_.mem_set_access(cuda_address(address), bytes, wanted.data(), wanted.size()),
+                        "cuMemSetAccess");
+}
+
+bool CudaBackendImpl::map(char* address, std::size_t bytes, StreamId user) {
+  const CudaScope scope(*device_);
+  Range range;
+  bool refused = false;
+  if (!scope.ok() || !wait_until_settled(address, bytes) || !chunks_->take(bytes, &range.chunks, &refused)) {
+    return false;
+  }
+  range.bytes = bytes;
+  // Nobody hears what a range for no stream has to wait for, so it waits here.
+  if (chunks_->order(range.chunks, user == no_stream ? host_stream : user) && map_range(address, &range)) {
+    return true;
+  }
+  chunks_->give(&range.chunks, Uses{});
+  return false;
+}
+
+bool CudaBackendImpl::unmap(char* address, std::size_t bytes, const Uses& uses) {
+  if (cuda_forked()) {
+    return true;
+  }
+  const CudaScope scope(*device_);
+  Range range;
+  if (!scope.ok() || !take_range(address, bytes, &range)) {
+    return false;
+  }
+  if (streams_.over(uses)) {
+    if (!unmap_range(address, &range)) {
+      put_range(address, std::move(range));
+      return false;
+    }
+    chunks_->give(&range.chunks, Uses{});
+    return true;
+  }
+  if (range.mapped) {
+    const std::lock_guard<std::mutex> guard(lock_);
+    unsettled_[address] = Unsettled{bytes, uses};
+  }
+  chunks_->give(&range.chunks, uses);
+  return true;
+}
+
+bool CudaBackendImpl::settled(char* address, std::size_t bytes) { return cuda_forked() || settle(address, bytes); }
+
+// Unmaps what was left mapped between the two addresses and is no longer used. True when nothing is left.
+bool CudaBackendImpl::settle(char* address, std::size_t bytes) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  auto one = unsettled_.upper_bound(address);
+  if (one != unsettled_.begin()) {
+    --one;  // may reach into the range from before
+  }
+  bool all = true;
+  while (one != unsettled_.end() && one->first < address + bytes) {
+    if (one->first + one->second.bytes <= address) {
+      ++one;
+      continue;
+    }
+    const CudaScope scope(*device_);
+    if (scope.ok() && streams_.over(one->second.uses) &&
+        device_->check(driver_.mem_unmap(cuda_address(one->first), one->second.bytes), "cuMemUnmap")) {
+      one = unsettled_.erase(one);
+    } else {
+      all = false;
+      ++one;
+    }
+  }
+  return all;
+}
+
+bool CudaBackendImpl::wait_until_settled(char* address, std::size_t bytes) {
+  if (settle(address, bytes)) {
+    return true;
+  }
+  std::vector<Uses> uses;
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    for (const auto& one : unsettled_) {
+      if (one.first < address + bytes && one.first + one.second.bytes > address) {
+        uses.push_back(one.second.uses);
+      }
+    }
+  }
+  return std::all_of(uses.begin(), uses.end(), [this](const Uses& one) { return streams_.order(one, host_stream); }) &&
+         settle(address, bytes);
+}
+
+bool CudaBackendImpl::protect(char* address, std::size_t bytes, Access access) {
+  const CudaScope scope(*device_);
+  if (!scope.ok()) {
+    return false;
+  }
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end() || !found->second.mapped) {
+    return cuda_fail("there is no such range with pages");
+  }
+  if (!set_access(address, bytes, access, 0, access_.size())) {
+    return false;
+  }
+  found->second.access = access;
+  return true;
+}
+
+bool CudaBackendImpl::add_peer(int device) {
+  const CudaScope scope(*device_);
+  CudaDeviceId peer = 0;
+  int can = 0;
+  if (!scope.ok() || !device_->check(driver_.device_get(&peer, device), "cuDeviceGet") ||
+      !device_->check(driver_.device_can_access_peer(&can, peer, device_->id), "cuDeviceCanAccessPeer")) {
+    return false;
+  }
+  if (can == 0) {
+    return cuda_fail("CUDA device " + std::to_string(device) + " cannot access the memory of device " +
+                     std::to_string(device_->ordinal));
+  }
+  const std::lock_guard<std::mutex> guard(lock_);
+  if (std::any_of(access_.begin(), access_.end(),
+                  [&](const cuda::AccessDescription& one) { return one.location.id == peer; })) {
+    return true;
+  }
+  access_.push_back(cuda::AccessDescription{{cuda::location_device, peer}, cuda::access_read_write});
+  for (const auto& one : ranges_) {
+    if (one.second.mapped && !set_access(one.first, one.second.bytes, one.second.access, access_.size() - 1, 1)) {
+      access_.pop_back();
+      return false;
+    }
+  }
+  return true;
+}
+
+// ---- contents
+
+bool CudaBackendImpl::evict(char* address, std::size_t bytes, const Slot* slot, const Uses& uses, Uses* copy) {
+  *copy = Uses{};
+  const CudaScope scope(*device_);
+  Range range;
+  if (!scope.ok() || !streams_.order(uses, host_stream) || !take_range(address, bytes, &range)) {
+    return false;
+  }
+  if (!unmap_range(address, &range)) {
+    put_range(address, std::move(range));
+    return false;
+  }
+  if (slot != nullptr && !save(range.chunks, *slot, copy)) {
+    const std::string reason = cuda_failure();
+    *copy = Uses{};
+    if (!map_range(address, &range)) {
+      put_range(address, std::move(range));  // without pages for the program: the device has failed altogether
+    }
+    return cuda_fail(reason);
+  }
+  chunks_->give(&range.chunks, *copy);
+  return true;
+}
+
+// Copies the chunks into the slot. Nothing of it is under way when it fails.
+bool CudaBackendImpl::save(const CudaChunkList& chunks, const Slot& slot, Uses* copy) {
+  if (!chunks_->order(chunks, out_)) {
+    return false;
+  }
+  char* to = slot.segment->at(slot.offset);
+  if (to == nullptr) {
+    return save_staged(chunks, slot);
+  }
+  for (const auto& chunk : chunks) {
+    if (!device_->check(driver_.memcpy_to_host(to, chunk->alias, chunk->bytes, streams_.handle(out_)),
+                        "cuMemcpyDtoHAsync")) {
+      const std::string reason = cuda_failure();
+      streams_.order(streams_.uses_of(out_), host_stream);
+      return cuda_fail(reason);
+    }
+    to += chunk->bytes;
+  }
+  *copy = streams_.uses_of(out_);
+  streams_.mark(out_);
+  return true;
+}
+
+bool CudaBackendImpl::save_staged(const CudaChunkList& chunks, const Slot& slot) {
+  std::unique_ptr<PinnedMemory> staging = take_staging();
+  if (staging == nullptr) {
+    return false;
+  }
+  const std::vector<CudaPiece> pieces = cuda_pieces(chunks, slot.offset);
+  const auto half = [&](std::size_t index) { return staging->base() + index % 2 * cuda_staging_half; };
+  Uses copies[2];
+  const auto write = [&](std::size_t index) {
+    return streams_.order(copies[index % 2], host_stream) &&
+           (slot.segment->write(pieces[index].offset, half(index), pieces[index].bytes) ||
+            cuda_fail(slot.store->failure("written", errno)));
+  };
+  bool saved = true;
+  for (std::size_t index = 0; saved && index < pieces.size(); ++index) {
+    saved = device_->check(
+        driver_.memcpy_to_host(half(index), pieces[index].alias, pieces[index].bytes, streams_.handle(out_)),
+        "cuMemcpyDtoHAsync");
+    copies[index % 2] = streams_.uses_of(out_);
+    streams_.mark(out_);
+    saved = saved && (index == 0 || write(index - 1));
+  }
+  saved = saved && write(pieces.size() - 1);
+  if (!saved) {
+    const std::string reason = cuda_failure();
+    streams_.order(streams_.uses_of(out_), host_stream);
+    cuda_fail(reason);
+  }
+  give_staging(std::move(staging));
+  return saved;
+}
+
+bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved,
+                              StreamId user, Uses* copy, bool* refused) {
+  *copy = Uses{};
+  *refused = false;
+  const CudaScope scope(*device_);
+  Range range;
+  if (!scope.ok() || !wait_until_settled(address, bytes) || !chunks_->take(bytes, &range.chunks, refused)) {
+    return false;
+  }
+  range.bytes = bytes;
+  range.access = access;
+  if (load(range.chunks, slot, saved, copy) && streams_.order(*copy, user) && map_range(address, &range)) {
+    return true;
+  }
+  const std::string reason = cuda_failure();
+  const Uses begun = streams_.uses_of(in_);
+  streams_.order(begun, host_stream);
+  chunks_->give(&range.chunks, begun);
+  *copy = Uses{};
+  return cuda_fail(reason);
+}
+
+// Copies the slot into the chunks. The copy may be under way when it fails.
+bool CudaBackendImpl::load(const CudaChunkList& chunks, const Slot& slot, const Uses& saved, Uses* copy) {
+  const char* from = slot.segment->at(slot.offset);
+  if (!chunks_->order(chunks, in_) || !streams_.order(saved, from != nullptr ? in_ : host_stream)) {
+    return false;
+  }
+  if (from == nullptr) {
+    return load_staged(chunks, slot);
+  }
+  for (const auto& chunk : chunks) {
+    if (!device_->check(driver_.memcpy_to_device(chunk->alias, from, chunk->bytes, streams_.handle(in_)),
+                        "cuMemcpyHtoDAsync")) {
+      return false;
+    }
+    from += chunk->bytes;
+  }
+  *copy = streams_.uses_of(in_);
+  streams_.mark(in_);
+  for (const auto& chunk : chunks) {
+    chunk->ready = *copy;  // for whoever gets the chunks next, even if nobody has used the range by then
+  }
+  return true;
+}
+
+bool CudaBackendImpl::load_staged(const CudaChunkList& chunks, const Slot& slot) {
+  std::unique_ptr<PinnedMemory> staging = take_staging();
+  if (staging == nullptr) {
+    return false;
+  }
+  const std::vector<CudaPiece> pieces = cuda_pieces(chunks, slot.offset);
+  Uses copies[2];
+  bool loaded = true;
+  for (std::size_t index = 0; loaded && index < pieces.size(); ++index) {
+    const CudaPiece& piece = pieces[index];
+    char* half = staging->base() + index % 2 * cuda_staging_half;
+    loaded = streams_.order(copies[index % 2], host_stream) &&
+             (slot.segment->read(piece.offset, half, piece.bytes) || cuda_fail(slot.store->failure("read", errno))) &&
+             device_->check(driver_.memcpy_to_device(piece.alias, half, piece.bytes, streams_.handle(in_)),
+                            "cuMemcpyHtoDAsync");
+    copies[index % 2] = streams_.uses_of(in_);
+    streams_.mark(in_);
+  }
+  const std::string reason = cuda_failure();
+  const bool ended = streams_.order(streams_.uses_of(in_), host_stream);
+  give_staging(std::move(staging));
+  return loaded ? ended : cuda_fail(reason);
+}
+
+std::unique_ptr<PinnedMemory> CudaBackendImpl::take_staging() {
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    if (!staging_.empty()) {
+      std::unique_ptr<PinnedMemory> staging = std::move(staging_.back());
+      staging_.pop_back();
+      return staging;
+    }
+  }
+  std::unique_ptr<PinnedMemory> staging = PinnedMemory::make(device_, 2 * cuda_staging_half);
+  if (staging == nullptr) {
+    cuda_fail("there is no host memory for a staging buffer of " + std::to_string(2 * cuda_staging_half) + " bytes");
+  }
+  return staging;
+}
+
+void CudaBackendImpl::give_staging(std::unique_ptr<PinnedMemory> staging) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  staging_.push_back(std::move(staging));
+}
+
+bool CudaBackendImpl::export_range(char* address, std::vector<CudaExport>* exports) {
+  const CudaScope scope(*device_);
+  if (!scope.ok()) {
+    return false;
+  }
+  const std::size_t before = exports->size();
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found = ranges_.find(address);
+  if (found == ranges_.end()) {
+    return cuda_fail("there is no such range with pages");
+  }
+  for (const auto& chunk : found->second.chunks) {
+    CudaExport one;
+    one.bytes = chunk->bytes;
+    if (!device_->check(driver_.mem_export(&one.file, chunk->memory, cuda::handle_posix_file, 0),
+                        "cuMemExportToShareableHandle")) {
+      while (exports->size() > before) {
+        close(exports->back().file);
+        exports->pop_back();
+      }
+      return false;
+    }
+    exports->push_back(one);
+  }
+  return true;
+}
+
+}  // namespace
+
+std::unique_ptr<CudaBackend> make_cuda_backend(int device, std::uint64_t address_space, Status* status) {
+  std::shared_ptr<CudaDevice> opened = CudaDevice::open(device, status);
+  if (opened == nullptr) {
+    return nullptr;
+  }
+  auto backend = std::make_unique<CudaBackendImpl>(std::move(opened));
+  if (!backend->start() || !backend->reserve(address_space)) {
+    *status = Status(LMS_UNSUPPORTED, "CUDA device " + std::to_string(device) + " cannot be used: " + cuda_failure());
+    return nullptr;
+  }
+  return backend;
+}
+
+}  // namespace lms

@@ -1,0 +1,97 @@
+// The streams of a CUDA device, and when the work on them is over.
+//
+// A stream has a number and a queue of marks: an event, and a stamp that was taken from the clock just before the event
+// was recorded. A use up to stamp u is covered by the first mark with a stamp of at least u: whoever waits for that
+// mark's event waits for the use, and for little else. When there is none, one is recorded on the spot.
+//
+// Thread-safe. A thread that waits for the device holds no lock meanwhile.
+#ifndef LMS_CUDA_STREAMS_H
+#define LMS_CUDA_STREAMS_H
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "backend.h"
+#include "cuda_device.h"
+
+namespace lms {
+
+class CudaStreams {
+ public:
+  // `clock` is the backend's clock of stamps.
+  CudaStreams(std::shared_ptr<CudaDevice> device, std::atomic<std::uint64_t>* clock);
+  CudaStreams(const CudaStreams&) = delete;
+  CudaStreams& operator=(const CudaStreams&) = delete;
+  ~CudaStreams();  // nobody waits any more
+
+  // The number that a stream has for good, given to it now if need be; any_stream when there are no more numbers. Takes
+  // no lock for a stream that has one.
+  StreamId number(std::uintptr_t handle);
+
+  CudaStream handle(StreamId stream) const { return reinterpret_cast<CudaStream>(streams_[stream].handle); }
+
+  // See Backend.
+  void mark(StreamId stream);
+  bool order(const Uses& uses, StreamId user);
+  bool over(const Uses& uses);
+
+  // The uses of everything that is on the stream now.
+  Uses uses_of(StreamId stream) const { return Uses{stream_bit(stream), clock_->load(std::memory_order_acquire)}; }
+
+ private:
+  // An event in the queue, or one that a thread still waits for.
+  struct Event {
+    CudaEvent handle = nullptr;
+    unsigned holders = 0;
+  };
+  struct Mark {
+    std::uint64_t stamp;
+    Event* event;
+  };
+  struct Stream {
+    std::uintptr_t handle = 0;  // fixed once the stream has its number
+    std::atomic<std::uint64_t> done{0};  // work up to this stamp is over
+    std::mutex lock;  // guards what follows
+    std::deque<Mark> marks;  // by stamp
+    std::size_t prune_at = 0;
+    std::vector<std::unique_ptr<Event>> events;  // all of them
+    std::vector<Event*> idle;
+  };
+  enum class Outcome : std::uint8_t {
+    done,
+    capturing,  // nothing may be recorded on the stream now
+    gone,  // the stream was destroyed; its work may go on
+    failed
+  };
+
+  bool is_over(const Stream& stream, std::uint64_t until) const;
+  bool capturing(const Stream& stream) const;
+  bool synchronize(std::uint64_t until);
+  bool wait_on_device(Stream* stream, std::uint64_t until, CudaStream user);
+  bool wait_on_host(Stream* stream, std::uint64_t until);
+  bool resolve(Outcome outcome, std::uint64_t until);
+
+  // The stream's lock is held.
+  Outcome cover(Stream* stream, std::uint64_t until, Mark* mark);
+  Outcome record(Stream* stream);
+  static void release(Stream* stream, Event* event);
+  static void retire(Stream* stream, std::uint64_t stamp);
+  void prune(Stream* stream);
+
+  const std::shared_ptr<CudaDevice> device_;
+  const CudaDriver& driver_;
+  std::atomic<std::uint64_t>* const clock_;
+  std::atomic<std::uint64_t> synchronized_{0};  // the device was idle after all work up to this stamp
+  std::atomic<StreamId> last_{0};  // the highest number given out
+  std::mutex adding_;
+  std::array<Stream, any_stream> streams_;  // by number; 0 is the host
+};
+
+}  // namespace lms
+#endif  // LMS_CUDA_STREAMS_H

@@ -1,0 +1,935 @@
+// What the CUDA backend promises, case by case, on the simulated device.
+#include <sys/prctl.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstdlib>
+#include <thread>
+
+#include "backend_rig.h"
+#include "cuda_ipc.h"
+
+using check::mib;
+using lms::Access;
+using lms::any_stream;
+using lms::host_stream;
+using lms::no_stream;
+using lms::Slot;
+using lms::StreamId;
+using lms::Uses;
+using rig::page;
+using rig::Program;
+
+namespace {
+
+constexpr int lost = 719;  // CUDA_ERROR_LAUNCH_FAILED
+
+bool contains(const std::string& text, const char* part) { return check::contains(text.c_str(), part); }
+
+// Writes, pages out to the slot, and returns when the range is away.
+void page_out(Program* program, unsigned stream, char* address, std::uint64_t bytes, const Slot& slot, Uses* copy) {
+  if (!program->backend->evict(address, bytes, &slot, program->uses(stream), copy)) {
+    CHECK_FAIL("evict: %s", program->backend->failure().c_str());
+  }
+  CHECK(!Program::accessible(address, page));
+}
+
+void page_in(Program* program, unsigned stream, char* address, std::uint64_t bytes, const Slot& slot,
+             const Uses& saved) {
+  Uses copy;
+  bool refused = false;
+  CHECK(program->backend->copy_in(address, bytes, slot, Access::read_write, saved, program->ids[stream], &copy,
+                                  &refused));
+}
+
+// A kernel on the stream finds the contents.
+void expect(Program* program, unsigned stream, const char* address, std::uint64_t bytes, std::uint64_t seed) {
+  program->read(stream, address, bytes, seed);
+  rig::require(cuStreamSynchronize(program->handles[stream]), "cuStreamSynchronize");
+  CHECK_EQ(program->wrong.load(), 0);
+  CHECK_EQ(sim_device_error(0), 0);
+}
+
+// Kernels that do not end before they are let go, each on its own stream. Needs the simulation's mode "threads".
+class Gate {
+ public:
+  void close(Program* program, unsigned stream) {
+    program->launch(stream, [this] {
+      for (unsigned waited = 0; !open_.load() && waited < 20000; ++waited) {
+        usleep(1000);
+      }
+    });
+  }
+  void open() { open_.store(true); }
+
+ private:
+  std::atomic<bool> open_{false};
+};
+
+std::string refusal(int device) {
+  lms::Status status;
+  CHECK(lms::make_cuda_backend(device, 0, &status) == nullptr);
+  CHECK_EQ(status.code, LMS_UNSUPPORTED);
+  return status.message;
+}
+
+void environment(const char* option, const char* value) { setenv(option, value, 1); }
+
+}  // namespace
+
+// ---- opening
+
+CASE(no_device) {
+  environment("SIM_CUDA_DEVICES", "0");
+  const std::string sentence = refusal(0);
+  CHECK(contains(sentence, "no CUDA device is visible"));
+  CHECK(contains(sentence, "CUDA_VISIBLE_DEVICES"));
+}
+
+CASE(wrong_device) {
+  CHECK(contains(refusal(1), "there are 1"));
+  CHECK(contains(refusal(-1), "no such device"));
+}
+
+CASE(driver_too_old) {
+  environment("SIM_CUDA_DRIVER_VERSION", "10010");
+  const std::string sentence = refusal(0);
+  CHECK(contains(sentence, "supports CUDA 10.1"));
+  CHECK(contains(sentence, "install a newer driver"));
+}
+
+CASE(no_virtual_memory_management) {
+  sim_set("vmm", "0");
+  CHECK(contains(refusal(0), "does not support virtual memory management"));
+}
+
+CASE(driver_does_not_start) {
+  sim_fail("cuInit", 1, 999);
+  CHECK(contains(refusal(0), "check that nvidia-smi works"));
+}
+
+CASE(context_refused) {
+  sim_fail("cuDevicePrimaryCtxRetain", 1, 46);
+  CHECK(contains(refusal(0), "primary context"));
+}
+
+CASE(no_address_space) {
+  sim_fail("cuMemAddressReserve", 0, 2);
+  CHECK(contains(refusal(0), "cuMemAddressReserve"));
+}
+
+CASE(less_address_space) {
+  // The first reservation is the aliases'; then 1 TiB is refused, and half of it is not.
+  sim_fail("cuMemAddressReserve", 2, 2);
+  lms::Status status;
+  const auto backend = lms::make_cuda_backend(0, 0, &status);
+  CHECK(backend != nullptr);
+  CHECK_EQ(backend->span(), std::uint64_t{1} << 39);
+}
+
+CASE(what_it_is) {
+  Program program(0, 5 * mib);
+  CHECK_EQ(program.backend->page_bytes(), 2 * mib);
+  CHECK_EQ(program.backend->span(), 8 * mib);
+  CHECK_EQ(reinterpret_cast<std::uintptr_t>(program.backend->base()) % lms::cuda_page_bytes, 0);
+  CHECK_EQ(program.backend->capacity(), 1024 * mib);
+  CHECK(program.backend->asynchronous());
+  CHECK(!program.backend->serves_faults());
+}
+
+CASE(nothing_stays_behind) {
+  std::uint64_t mappings = 0;
+  {
+    Program program(1);
+    program.filled(0, 0, 34 * mib, 1);
+    char* second = program.filled(0, 128 * mib, 2 * mib, 2);
+    CHECK(program.backend->unmap(second, 2 * mib, program.uses(0)));
+    program.slot(2 * mib);
+    mappings = sim_mappings();
+    CHECK(mappings > 0 && sim_pinned_bytes() > 0);
+  }
+  CHECK_EQ(sim_used_bytes(0), 0);
+  CHECK_EQ(sim_pinned_bytes(), 0);
+  CHECK_EQ(sim_mappings(), 0);
+}
+
+// ---- streams
+
+CASE(stream_numbers) {
+  Program program(2);
+  lms::Backend& backend = *program.backend;
+  CHECK(program.ids[0] != program.ids[1]);
+  CHECK(program.ids[0] != host_stream && program.ids[0] < any_stream);
+  CHECK_EQ(backend.stream(reinterpret_cast<std::uintptr_t>(program.handles[0])), program.ids[0]);
+  CHECK_EQ(backend.stream(0), backend.stream(1));  // two handles of the default stream
+  CHECK_EQ(backend.stream(2), any_stream);         // a stream per thread
+  StreamId highest = 0;
+  for (std::uintptr_t handle = 100; handle < 200; ++handle) {
+    const StreamId id = backend.stream(handle);
+    CHECK_EQ(backend.stream(handle), id);
+    highest = id == any_stream ? highest : std::max(highest, id);
+  }
+  CHECK_EQ(highest, any_stream - 1);
+  CHECK_EQ(backend.stream(1000), any_stream);
+}
+
+CASE(uses_end_with_their_own_work) {
+  // Waiting for a use does not wait for what was enqueued on its stream after the next mark.
+  environment("SIM_CUDA_MODE", "threads");
+  Program program(2);
+  Gate gate;
+  program.launch(0, [] {});
+  const Uses early = program.uses(0);
+  program.backend->mark(program.ids[0]);
+  gate.close(&program, 0);
+  const Uses late = program.uses(0);
+  program.backend->mark(program.ids[0]);
+  CHECK(program.backend->order(early, host_stream));
+  CHECK(program.backend->over(early));
+  CHECK(!program.backend->over(late));
+  CHECK(program.backend->order(late, program.ids[0]));  // its own stream needs no wait
+  CHECK(program.backend->order(late, no_stream));
+  CHECK(program.backend->order(late, program.ids[1]));  // the device waits, not the host
+  std::atomic<bool> ran{false};
+  program.launch(1, [&] { ran = true; });
+  usleep(20000);
+  CHECK(!ran.load());
+  gate.open();
+  CHECK(program.backend->order(late, host_stream));
+  CHECK(program.backend->over(late));
+  rig::require(cuStreamSynchronize(program.handles[1]), "cuStreamSynchronize");
+  CHECK(ran.load());
+}
+
+CASE(a_use_without_a_mark) {
+  environment("SIM_CUDA_MODE", "threads");
+  Program program(1);
+  Gate gate;
+  gate.close(&program, 0);
+  const Uses uses = program.uses(0);
+  CHECK(!program.backend->over(uses));
+  gate.open();
+  CHECK(program.backend->order(uses, host_stream));
+  CHECK(program.backend->over(uses));
+}
+
+CASE(marks_are_bounded) {
+  environment("SIM_CUDA_MODE", "threads");
+  Program program(1);
+  Gate gate;
+  program.launch(0, [] {});
+  const Uses before = program.uses(0);
+  gate.close(&program, 0);
+  const std::uint64_t events = sim_calls("cuEventCreate");
+  for (unsigned count = 0; count < 6000; ++count) {
+    program.backend->mark(program.ids[0]);
+  }
+  CHECK(sim_calls("cuEventCreate") - events <= 4097);
+  CHECK(!program.backend->over(before));  // its own mark was dropped, and the next one is not over
+  gate.open();
+  CHECK(program.backend->order(before, host_stream));
+  // Marks that are over make room for new ones.
+  const std::uint64_t all = sim_calls("cuEventCreate");
+  for (unsigned count = 0; count < 6000; ++count) {
+    program.backend->mark(program.ids[0]);
+  }
+  CHECK(sim_calls("cuEventCreate") - all <= 4097);
+}
+
+CASE(marks_that_are_over_go) {
+  Program program(1);
+  for (unsigned count = 0; count < 1000; ++count) {
+    program.launch(0, [] {});
+    program.backend->mark(program.ids[0]);
+    if (count % 10 == 0) {
+      CHECK(program.backend->order(program.uses(0), host_stream));
+    }
+  }
+  CHECK(sim_calls("cuEventCreate") < 100);
+}
+
+CASE(any_stream_means_the_device) {
+  Program program(1);
+  lms::Backend& backend = *program.backend;
+  const Uses unknown = {lms::stream_bit(any_stream), backend.now()};
+  CHECK(!backend.over(unknown));
+  CHECK(backend.order(unknown, program.ids[0]));
+  CHECK_EQ(sim_calls("cuCtxSynchronize"), 1);
+  CHECK(backend.over(unknown));
+  CHECK(backend.order(unknown, host_stream));
+  CHECK_EQ(sim_calls("cuCtxSynchronize"), 1);  // known by now
+  const Uses later = {lms::stream_bit(any_stream), backend.now()};
+  CHECK(!backend.over(later));
+}
+
+CASE(a_destroyed_stream) {
+  Program program(1);
+  void* handle = nullptr;
+  rig::require(cuStreamCreate(&handle, 1), "cuStreamCreate");
+  const StreamId id = program.backend->stream(reinterpret_cast<std::uintptr_t>(handle));
+  const Uses uses = {lms::stream_bit(id), program.backend->now()};
+  rig::require(cuStreamDestroy_v2(handle), "cuStreamDestroy");
+  CHECK(program.backend->order(uses, program.ids[0]));
+  CHECK(program.backend->over(uses));
+}
+
+// ---- pages
+
+CASE(paging_does_not_wait) {
+  // Paging out enqueues the copy and returns; paging in does, too, on top of it.
+  Program program(1);
+  char* address = program.filled(0, 0, 34 * mib, 7);
+  const Uses uses = program.uses(0);
+  CHECK(program.backend->order(uses, host_stream));
+  const std::uint64_t waits = sim_calls("cuEventSynchronize");
+  const Slot slot = program.slot(34 * mib);
+  Uses copy;
+  CHECK(program.backend->evict(address, 34 * mib, &slot, uses, &copy));
+  CHECK(!Program::accessible(address, page));
+  CHECK(sim_queued() >= 2);  // a copy per chunk
+  page_in(&program, 0, address, 34 * mib, slot, copy);
+  CHECK_EQ(sim_calls("cuEventSynchronize"), waits);
+  CHECK_EQ(sim_calls("cuStreamSynchronize") + sim_calls("cuCtxSynchronize"), 0);
+  expect(&program, 0, address, 34 * mib, 7);
+}
+
+CASE(chunks_move_on_before_the_copy) {
+  // What leaves gives its memory at once to what comes, whose kernels wait for the copy on the device.
+  Program program(2);
+  char* first = program.filled(0, 0, 32 * mib, 1);
+  const Slot slot = program.slot(32 * mib);
+  Uses copy;
+  page_out(&program, 0, first, 32 * mib, slot, &copy);
+  const std::uint64_t waits = sim_calls("cuEventSynchronize");
+  char* second = program.filled(1, 128 * mib, 32 * mib, 2);
+  CHECK_EQ(sim_calls("cuEventSynchronize"), waits);
+  CHECK_EQ(sim_used_bytes(0), 32 * mib);
+  const Slot other = program.slot(32 * mib);
+  Uses other_copy;
+  page_out(&program, 1, second, 32 * mib, other, &other_copy);
+  page_in(&program, 0, first, 32 * mib, slot, copy);
+  expect(&program, 0, first, 32 * mib, 1);
+  page_out(&program, 0, first, 32 * mib, slot, &copy);
+  page_in(&program, 1, second, 32 * mib, other, other_copy);
+  expect(&program, 1, second, 32 * mib, 2);
+}
+
+CASE(an_unused_range_keeps_its_memory_busy) {
+  // Nobody uses the range that gets the memory of one whose copy is under way; its next owner must wait all the same.
+  environment("SIM_CUDA_MODE", "threads");
+  Program program(2);
+  char* first = program.filled(0, 0, 32 * mib, 1);
+  CHECK(program.backend->order(program.uses(0), host_stream));
+  Gate gate;
+  gate.close(&program, 1);
+  const Uses busy = program.uses(1);
+  CHECK(program.backend->unmap(first, 32 * mib, busy));
+  char* second = program.place(128 * mib);
+  CHECK(program.backend->map(second, 32 * mib, program.ids[1]));
+  CHECK(program.backend->unmap(second, 32 * mib, Uses{}));
+  char* third = program.place(256 * mib);
+  CHECK(program.backend->map(third, 32 * mib, program.ids[0]));
+  std::atomic<bool> ran{false};
+  program.launch(0, [&] { ran = true; });
+  usleep(20000);
+  CHECK(!ran.load());
+  gate.open();
+  rig::require(cuStreamSynchronize(program.handles[0]), "cuStreamSynchronize");
+  CHECK(ran.load());
+}
+
+CASE(clean_pages) {
+  Program program(1);
+  char* address = program.filled(0, 0, 4 * mib, 3);
+  const Slot slot = program.slot(4 * mib);
+  Uses copy;
+  page_out(&program, 0, address, 4 * mib, slot, &copy);
+  bool refused = false;
+  Uses in;
+  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, copy, program.ids[0], &in, &refused));
+  CHECK(Program::accessible(address, 4 * mib, 1) && !Program::accessible(address, page, 3));
+  program.read(0, address, 4 * mib, 3);
+  const std::uint64_t copies = sim_calls("cuMemcpyDtoHAsync");
+  Uses none;
+  CHECK(program.backend->evict(address, 4 * mib, nullptr, program.uses(0), &none));
+  CHECK_EQ(none.streams, 0);
+  CHECK_EQ(sim_calls("cuMemcpyDtoHAsync"), copies);
+  CHECK(!Program::accessible(address, page));
+  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, in, no_stream, &in, &refused));
+  CHECK(program.backend->protect(address, 4 * mib, Access::read_write));
+  CHECK(Program::accessible(address, 4 * mib, 3));
+  CHECK(program.backend->order(in, program.ids[0]));
+  expect(&program, 0, address, 4 * mib, 3);
+}
+
+CASE(a_read_by_the_host_is_complete) {
+  Program program(1);
+  char* address = program.filled(0, 0, 4 * mib, 3);
+  const Slot slot = program.slot(4 * mib);
+  Uses copy;
+  page_out(&program, 0, address, 4 * mib, slot, &copy);
+  bool refused = false;
+  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, copy, host_stream, &copy, &refused));
+  for (std::uint64_t offset = 0; offset < 4 * mib; offset += page) {
+    CHECK_EQ(Program::at(address + offset, 1)[7], check::pattern_at(3, offset + 7));
+  }
+}
+
+CASE(freed_while_in_use) {
+  environment("SIM_CUDA_MODE", "threads");
+  Program program(2);
+  char* address = program.filled(0, 0, 32 * mib, 1);
+  Gate gate;
+  gate.close(&program, 0);
+  program.read(0, address, 32 * mib, 1);  // the address stays mapped for it
+  CHECK(program.backend->unmap(address, 32 * mib, program.uses(0)));
+  CHECK(!program.backend->settled(address, 32 * mib));
+  CHECK(!program.backend->settled(address + 30 * mib, 2 * mib));
+  CHECK(program.backend->settled(address + 32 * mib, 32 * mib));
+  program.filled(1, 128 * mib, 32 * mib, 2);  // in the same memory, once the kernel above is over
+  CHECK_EQ(sim_used_bytes(0), 32 * mib);
+  gate.open();
+  rig::require(cuStreamSynchronize(program.handles[0]), "cuStreamSynchronize");
+  CHECK_EQ(program.wrong.load(), 0);
+  CHECK(program.backend->settled(address, 32 * mib));
+  CHECK(!Program::accessible(address, page));
+  expect(&program, 1, program.place(128 * mib), 32 * mib, 2);
+}
+
+CASE(a_range_that_is_not_settled_is_waited_for) {
+  Program program(1);
+  char* address = program.filled(0, 0, 4 * mib, 1);
+  CHECK(program.backend->unmap(address, 4 * mib, program.uses(0)));
+  CHECK(program.backend->map(address + page, 6 * mib, program.ids[0]));
+  CHECK(!Program::accessible(address, page));
+  CHECK(Program::accessible(address + page, 6 * mib, 3));
+  program.write(0, address + page, 6 * mib, 2);
+  expect(&program, 0, address + page, 6 * mib, 2);
+}
+
+CASE(chunks_of_the_wrong_size) {
+  Program program(1);
+  char* address = program.filled(0, 0, 64 * mib, 1);
+  CHECK(program.backend->unmap(address, 64 * mib, program.uses(0)));
+  CHECK_EQ(sim_used_bytes(0), 64 * mib);
+  // Two large ones are free. A small block takes the place of one of them.
+  char* small = program.filled(0, 128 * mib, 4 * mib, 2);
+  CHECK_EQ(sim_used_bytes(0), 36 * mib);
+  // 28 MiB may be created before something has to go again.
+  char* more = program.filled(0, 256 * mib, 28 * mib, 3);
+  CHECK_EQ(sim_used_bytes(0), 64 * mib);
+  char* last = program.filled(0, 384 * mib, 32 * mib, 4);
+  CHECK_EQ(sim_used_bytes(0), 64 * mib);
+  expect(&program, 0, small, 4 * mib, 2);
+  expect(&program, 0, more, 28 * mib, 3);
+  expect(&program, 0, last, 32 * mib, 4);
+  // And the other way round: small ones make up a large block.
+  CHECK(program.backend->unmap(small, 4 * mib, Uses{}));
+  CHECK(program.backend->unmap(more, 28 * mib, Uses{}));
+  const std::uint64_t created = sim_calls("cuMemCreate");
+  program.filled(0, 512 * mib, 32 * mib, 5);
+  CHECK_EQ(sim_calls("cuMemCreate"), created);
+  expect(&program, 0, program.place(512 * mib), 32 * mib, 5);
+}
+
+CASE(the_device_is_full) {
+  environment("SIM_CUDA_MEMORY", "67108864");
+  Program program(1);
+  char* first = program.filled(0, 0, 32 * mib, 1);
+  char* second = program.filled(0, 128 * mib, 32 * mib, 2);
+  char* third = program.place(256 * mib);
+  CHECK(!program.backend->map(third, 2 * mib, program.ids[0]));
+  CHECK(contains(program.backend->failure(), "CUDA_ERROR_OUT_OF_MEMORY"));
+  const Slot slot = program.slot(32 * mib);
+  Uses copy;
+  page_out(&program, 0, first, 32 * mib, slot, &copy);
+  CHECK(program.backend->map(third, 2 * mib, program.ids[0]));  // in the place of a large chunk
+  Uses in;
+  bool refused = false;
+  CHECK(!program.backend->copy_in(first, 32 * mib, slot, Access::read_write, copy, program.ids[0], &in, &refused));
+  CHECK(refused);
+  CHECK(!Program::accessible(first, page));
+  CHECK(program.backend->unmap(third, 2 * mib, Uses{}));
+  page_in(&program, 0, first, 32 * mib, slot, copy);
+  expect(&program, 0, first, 32 * mib, 1);
+  expect(&program, 0, second, 32 * mib, 2);
+}
+
+CASE(trim_gives_back) {
+  Program program(1);
+  char* address = program.filled(0, 0, 96 * mib, 1);
+  const Slot slot = program.slot(96 * mib);
+  Uses copy;
+  page_out(&program, 0, address, 96 * mib, slot, &copy);
+  CHECK(sim_queued() >= 3);  // so it has to wait for them
+  CHECK_EQ(program.backend->trim(33 * mib), 64 * mib);
+  CHECK_EQ(sim_used_bytes(0), 32 * mib);
+  CHECK_EQ(program.backend->trim(UINT64_MAX), 32 * mib);
+  CHECK_EQ(program.backend->trim(UINT64_MAX), 0);
+  CHECK_EQ(sim_used_bytes(0), 0);
+  page_in(&program, 0, address, 96 * mib, slot, copy);
+  expect(&program, 0, address, 96 * mib, 1);
+}
+
+// ---- failures
+
+CASE(a_failed_copy_leaves_the_range) {
+  Program program(1);
+  char* address = program.filled(0, 0, 66 * mib, 5);
+  const Slot slot = program.slot(66 * mib);
+  sim_fail("cuMemcpyDtoHAsync", 2, 1);
+  Uses copy;
+  CHECK(!program.backend->evict(address, 66 * mib, &slot, program.uses(0), &copy));
+  CHECK(
+      contains(program.backend->failure(), "cuMemcpyDtoHAsync failed on CUDA device 0 with CUDA_ERROR_INVALID_VALUE"));
+  CHECK_EQ(sim_queued(), 0);  // nothing goes on writing to the slot
+  CHECK(Program::accessible(address, 66 * mib, 3));
+  expect(&program, 0, address, 66 * mib, 5);
+  page_out(&program, 0, address, 66 * mib, slot, &copy);
+  page_in(&program, 0, address, 66 * mib, slot, copy);
+  expect(&program, 0, address, 66 * mib, 5);
+}
+
+CASE(every_call_fails_once) {
+  const char* functions[] = {"cuCtxPushCurrent",   "cuThreadExchangeStreamCaptureMode",
+                             "cuStreamWaitEvent",  "cuEventCreate",
+                             "cuEventRecord",      "cuEventQuery",
+                             "cuEventSynchronize", "cuMemCreate",
+                             "cuMemMap",           "cuMemUnmap",
+                             "cuMemSetAccess",     "cuMemcpyDtoHAsync",
+                             "cuMemcpyHtoDAsync",  "cuMemHostRegister"};
+  for (const char* function : functions) {
+    unsigned failures = 0;
+    for (std::uint64_t nth = 1; nth <= 6; ++nth) {
+      Program program(2);
+      lms::Backend& backend = *program.backend;
+      Uses copy;
+      bool refused = false;
+      char* address = program.place(0);
+      const Slot slot = program.slot(36 * mib);
+      sim_fail(function, nth, 304);
+      // Whatever fails is done again: then it works, and nothing is lost.
+      const auto insist = [&](const std::function<bool()>& call) {
+        if (call()) {
+          return;
+        }
+        ++failures;
+        CHECK(!backend.failure().empty());
+        if (!call()) {
+          CHECK_FAIL("%s, call %llu: %s", function, static_cast<unsigned long long>(nth), backend.failure().c_str());
+        }
+      };
+      insist([&] { return backend.map(address, 36 * mib, program.ids[0]); });
+      program.write(0, address, 36 * mib, nth);
+      insist([&] { return backend.evict(address, 36 * mib, &slot, program.uses(0), &copy); });
+      const Uses saved = copy;
+      insist([&] {
+        return backend.copy_in(address, 36 * mib, slot, Access::read_only, saved, program.ids[1], &copy, &refused);
+      });
+      insist([&] { return backend.protect(address, 36 * mib, Access::read_write); });
+      program.read(1, address, 36 * mib, nth);
+      insist([&] { return backend.order(program.uses(1), program.ids[0]); });
+      program.write(0, address, 36 * mib, 9);
+      insist([&] { return backend.evict(address, 36 * mib, &slot, program.uses(0), &copy); });
+      insist([&] {
+        return backend.copy_in(address, 36 * mib, slot, Access::read_write, copy, program.ids[0], &copy, &refused);
+      });
+      expect(&program, 0, address, 36 * mib, 9);
+      insist([&] { return backend.unmap(address, 36 * mib, program.uses(0)); });
+      CHECK(backend.settled(address, 36 * mib) || backend.settled(address, 36 * mib));
+      sim_fail_clear();
+    }
+    std::printf("%s: %u failures were seen\n", function, failures);
+  }
+}
+
+CASE(device_lost_in_mid_copy) {
+  Program program(2);
+  lms::Backend& backend = *program.backend;
+  char* first = program.filled(0, 0, 32 * mib, 1);
+  char* second = program.filled(0, 128 * mib, 32 * mib, 2);
+  CHECK(backend.order(program.uses(0), host_stream));
+  const Slot slot = program.slot(32 * mib);
+  const Slot other = program.slot(32 * mib);
+  Uses copy;
+  page_out(&program, 0, first, 32 * mib, slot, &copy);
+  CHECK(sim_queued() >= 1);
+  program.write(0, second, 32 * mib, 3);
+  const Uses uses = program.uses(0);
+  sim_device_lost(0, lost);
+  bool refused = false;
+  Uses in;
+  CHECK(!backend.copy_in(first, 32 * mib, slot, Access::read_write, copy, program.ids[0], &in, &refused));
+  CHECK(!refused);
+  CHECK(contains(backend.failure(), "CUDA_ERROR_LAUNCH_FAILED"));
+  CHECK(!backend.evict(second, 32 * mib, &other, uses, &in));
+  CHECK(!backend.order(copy, host_stream));
+  CHECK(!backend.order(copy, program.ids[1]));
+  CHECK(!backend.order(Uses{lms::stream_bit(any_stream), backend.now()}, host_stream));
+  CHECK(backend.over(copy) && backend.over(uses));
+  CHECK(!backend.map(program.place(256 * mib), 64 * mib, program.ids[0]));
+  backend.mark(program.ids[0]);
+  backend.trim(UINT64_MAX);
+  backend.unmap(second, 32 * mib, uses);
+  CHECK(program.store->allocate(32 * mib, const_cast<Slot*>(&other)));
+}
+
+CASE(device_lost_while_threads_wait) {
+  environment("SIM_CUDA_MODE", "threads");
+  Program program(2);
+  Gate gate;
+  char* address = program.filled(0, 0, 32 * mib, 1);
+  gate.close(&program, 0);
+  const Uses uses = program.uses(0);
+  std::atomic<unsigned> failed{0};
+  std::vector<std::thread> threads;
+  threads.emplace_back([&] { failed += program.backend->order(uses, host_stream) ? 0 : 1; });
+  threads.emplace_back([&] {
+    const Uses all = {lms::stream_bit(any_stream), program.backend->now()};
+    failed += program.backend->order(all, host_stream) ? 0 : 1;
+  });
+  threads.emplace_back([&] {
+    Uses copy;
+    failed += program.backend->evict(address, 32 * mib, nullptr, uses, &copy) ? 0 : 1;
+  });
+  usleep(20000);
+  sim_device_lost(0, lost);
+  for (std::thread& thread : threads) {
+    thread.join();
+  }
+  CHECK_EQ(failed.load(), 3);
+  gate.open();
+}
+
+CASE(driver_shut_down) {
+  // As at the end of a process, when others' destructors still free memory: errors, and nothing worse.
+  Program program(1);
+  char* address = program.filled(0, 0, 4 * mib, 1);
+  const Uses uses = program.uses(0);
+  const Slot slot = program.slot(4 * mib);
+  for (const char* function : {"cuCtxGetCurrent", "cuCtxPushCurrent", "cuMemUnmap", "cuEventQuery", "cuEventRecord"}) {
+    sim_fail(function, 0, 4);
+  }
+  Uses copy;
+  CHECK(!program.backend->evict(address, 4 * mib, &slot, uses, &copy));
+  CHECK(contains(program.backend->failure(), "cuCtxPushCurrent failed"));
+  CHECK(!program.backend->unmap(address, 4 * mib, uses));
+  program.backend->mark(program.ids[0]);
+  program.store->release(slot, 4 * mib);
+}
+
+// ---- threads, forks, captures
+
+CASE(a_thread_without_a_device) {
+  Program program(1);
+  char* address = program.filled(0, 0, 4 * mib, 1);
+  const Uses uses = program.uses(0);
+  const Slot slot = program.slot(4 * mib);
+  std::thread([&] {
+    void* context = nullptr;
+    rig::require(cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    CHECK(context == nullptr);
+    program.backend->mark(program.ids[0]);
+    CHECK(program.backend->stream(reinterpret_cast<std::uintptr_t>(program.handles[0])) == program.ids[0]);
+    Uses copy;
+    CHECK(program.backend->evict(address, 4 * mib, &slot, uses, &copy));
+    page_in(&program, 0, address, 4 * mib, slot, copy);
+    CHECK(program.backend->protect(address, 4 * mib, Access::read_write));
+    char* other = program.place(128 * mib);
+    CHECK(program.backend->map(other, 34 * mib, program.ids[0]));
+    CHECK(program.backend->unmap(other, 34 * mib, program.uses(0)));
+    CHECK(program.backend->order(program.uses(0), host_stream) && program.backend->settled(other, 34 * mib));
+    CHECK_EQ(program.backend->trim(UINT64_MAX), 34 * mib);
+    program.slot(100 * mib);
+    rig::require(cuCtxGetCurrent(&context), "cuCtxGetCurrent");
+    CHECK(context == nullptr);  // as it was
+  }).join();
+  expect(&program, 0, address, 4 * mib, 1);
+}
+
+CASE(a_forked_child) {
+  Program program(1);
+  lms::Backend& backend = *program.backend;
+  char* address = program.filled(0, 0, 4 * mib, 1);
+  const Slot slot = program.slot(4 * mib);
+  Slot away = program.slot(4 * mib);
+  char* second = program.filled(0, 128 * mib, 4 * mib, 2);
+  Uses copy;
+  page_out(&program, 0, second, 4 * mib, away, &copy);
+  const Uses uses = program.uses(0);
+  const pid_t child = fork();
+  if (child == 0) {
+    backend.after_fork_in_child();
+    Uses none;
+    bool refused = false;
+    const std::uint64_t calls = sim_calls("cuCtxGetCurrent") + sim_calls("cuEventQuery");
+    CHECK(!backend.map(program.place(256 * mib), 2 * mib, program.ids[0]));
+    CHECK(contains(backend.failure(), "forked child"));
+    CHECK(contains(backend.failure(), "spawn"));
+    CHECK(!backend.evict(address, 4 * mib, &slot, uses, &none));
+    CHECK(!backend.copy_in(second, 4 * mib, away, Access::read_only, copy, program.ids[0], &none, &refused));
+    CHECK(!refused);
+    CHECK(!backend.protect(address, 4 * mib, Access::read_only));
+    CHECK(!backend.order(uses, host_stream));
+    CHECK(!backend.add_peer(0));
+    CHECK(backend.unmap(address, 4 * mib, uses));
+    CHECK(backend.settled(address, 4 * mib));
+    CHECK(backend.over(uses));
+    CHECK_EQ(backend.trim(UINT64_MAX), 0);
+    backend.mark(program.ids[0]);
+    program.store->release(away, 4 * mib);
+    lms::Status status;
+    CHECK(lms::make_cuda_backend(0, 0, &status) == nullptr);
+    CHECK(contains(status.message, "forked"));
+    program.store.reset();
+    program.backend.reset();
+    CHECK_EQ(sim_calls("cuCtxGetCurrent") + sim_calls("cuEventQuery"), calls);
+    std::_Exit(0);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  page_in(&program, 0, second, 4 * mib, away, copy);
+  expect(&program, 0, second, 4 * mib, 2);
+  expect(&program, 0, address, 4 * mib, 1);
+}
+
+CASE(a_child_writes_while_the_device_copies) {
+  // Pinned memory is not the child's: what lies there is neither copied for it nor taken from under the device.
+  Program program(1);
+  char* address = program.filled(0, 0, 4 * mib, 1);
+  const Slot slot = program.slot(4 * mib);
+  char* host = slot.segment->at(slot.offset);
+  CHECK(host != nullptr);
+  const pid_t child = fork();
+  if (child == 0) {
+    unsigned char resident = 0;
+    std::_Exit(mincore(host, 4096, &resident) != 0 ? 0 : 1);
+  }
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  Uses copy;
+  page_out(&program, 0, address, 4 * mib, slot, &copy);
+  page_in(&program, 0, address, 4 * mib, slot, copy);
+  expect(&program, 0, address, 4 * mib, 1);
+}
+
+CASE(while_a_graph_is_captured) {
+  Program program(2);
+  lms::Backend& backend = *program.backend;
+  char* captured = program.filled(0, 0, 4 * mib, 1);
+  char* unmarked = program.filled(0, 64 * mib, 4 * mib, 5);
+  char* other = program.filled(1, 128 * mib, 4 * mib, 2);
+  const Uses before = program.uses(0);
+  const Slot slot = program.slot(4 * mib);
+  backend.mark(program.ids[0]);
+  rig::require(cuStreamBeginCapture_v2(program.handles[0], 0), "cuStreamBeginCapture");  // the strictest mode
+  program.read(0, captured, 4 * mib, 1);
+  const Uses inside = program.uses(0);
+  const std::uint64_t records = sim_calls("cuEventRecord");
+  backend.mark(program.ids[0]);
+  CHECK(!backend.over(inside));
+  CHECK_EQ(sim_calls("cuEventRecord"), records);
+  Uses copy;
+  CHECK(!backend.evict(captured, 4 * mib, &slot, inside, &copy));
+  CHECK(contains(backend.failure(), "capturing a CUDA graph"));
+  CHECK(Program::accessible(captured, 4 * mib, 3));
+  // A use from before the capture that has a mark is no problem, nor is the capturing stream as a user: the host waits.
+  const std::uint64_t waits = sim_calls("cuStreamWaitEvent");
+  page_out(&program, 1, other, 4 * mib, slot, &copy);
+  bool refused = false;
+  Uses in;
+  CHECK(backend.copy_in(other, 4 * mib, slot, Access::read_write, copy, program.ids[0], &in, &refused));
+  CHECK(backend.over(in));
+  CHECK(backend.evict(unmarked, 4 * mib, nullptr, before, &copy));
+  CHECK(backend.order(program.uses(1), program.ids[0]));
+  CHECK(!backend.order(Uses{lms::stream_bit(any_stream), backend.now()}, host_stream));
+  CHECK(contains(backend.failure(), "graph is captured"));
+  (void)waits;
+  // The capture survived all of it.
+  void* graph = nullptr;
+  rig::require(cuStreamEndCapture(program.handles[0], &graph), "cuStreamEndCapture");
+  expect(&program, 1, other, 4 * mib, 2);
+  CHECK(backend.order(inside, host_stream));
+  expect(&program, 0, captured, 4 * mib, 1);
+}
+
+// ---- stores
+
+CASE(through_a_file) {
+  Program program(1);
+  std::string error;
+  const auto store = lms::make_file_store(check::directory(), &error);
+  CHECK(store != nullptr);
+  Slot slot;
+  CHECK(store->allocate(38 * mib, &slot));
+  char* address = program.filled(0, 0, 38 * mib, 4);
+  Uses copy;
+  page_out(&program, 0, address, 38 * mib, slot, &copy);
+  CHECK_EQ(copy.streams, 0);  // complete
+  page_in(&program, 0, address, 38 * mib, slot, copy);
+  expect(&program, 0, address, 38 * mib, 4);
+}
+
+namespace {
+
+// A store on a disk that fails.
+class BrokenSegment final : public lms::Segment {
+ public:
+  BrokenSegment() : Segment(64 * mib) {}
+  bool write(std::uint64_t /*offset*/, const char* /*from*/, std::size_t /*bytes*/) override {
+    errno = EIO;
+    return --good_ >= 0;
+  }
+  bool read(std::uint64_t /*offset*/, char* /*to*/, std::size_t /*bytes*/) override {
+    errno = EIO;
+    return --good_ >= 0;
+  }
+
+ private:
+  int good_ = 2;
+};
+
+}  // namespace
+
+CASE(a_store_that_fails) {
+  Program program(1);
+  BrokenSegment segment;
+  const Slot slot = {program.store.get(), &segment, 0};
+  char* address = program.filled(0, 0, 34 * mib, 4);
+  Uses copy;
+  CHECK(!program.backend->evict(address, 34 * mib, &slot, program.uses(0), &copy));
+  CHECK(contains(program.backend->failure(), "cannot be written: Input/output error"));
+  expect(&program, 0, address, 34 * mib, 4);
+  bool refused = false;
+  char* other = program.place(128 * mib);
+  CHECK(!program.backend->copy_in(other, 34 * mib, slot, Access::read_write, Uses{}, program.ids[0], &copy, &refused));
+  CHECK(!refused);
+  CHECK(contains(program.backend->failure(), "cannot be read: Input/output error"));
+  CHECK(!Program::accessible(other, page));
+}
+
+CASE(pinning_refused) {
+  int pipe_ends[2];
+  CHECK(pipe(pipe_ends) == 0);
+  const int stderr_before = dup(2);
+  dup2(pipe_ends[1], 2);
+  sim_set("pinned_limit", "0");
+  Program program(1);
+  const Slot slot = program.slot(34 * mib);
+  const Slot second = program.slot(100 * mib);
+  CHECK(slot.segment->at(slot.offset) == nullptr && second.segment->at(second.offset) == nullptr);
+  char* address = program.filled(0, 0, 34 * mib, 4);
+  Uses copy;
+  page_out(&program, 0, address, 34 * mib, slot, &copy);
+  page_in(&program, 0, address, 34 * mib, slot, copy);
+  expect(&program, 0, address, 34 * mib, 4);
+  dup2(stderr_before, 2);
+  char text[4096] = {};
+  CHECK(read(pipe_ends[0], text, sizeof text - 1) > 0);
+  CHECK(check::contains(text, "cannot be pinned"));
+  CHECK(check::contains(text, "ulimit -l"));
+  CHECK(std::strchr(text, '\n') == text + std::strlen(text) - 1);  // once
+}
+
+CASE(slabs_grow_while_copies_run) {
+  Program program(1);
+  std::vector<Uses> copies(6);
+  std::vector<Slot> slots;
+  for (std::uint64_t index = 0; index < copies.size(); ++index) {
+    char* address = program.filled(0, index * 128 * mib, 34 * mib, index);
+    slots.push_back(program.slot(34 * mib));
+    page_out(&program, 0, address, 34 * mib, slots.back(), &copies[index]);
+  }
+  CHECK(sim_pinned_bytes() >= 6 * 34 * mib);
+  for (std::uint64_t index = 0; index < copies.size(); ++index) {
+    page_in(&program, 0, program.place(index * 128 * mib), 34 * mib, slots[index], copies[index]);
+    expect(&program, 0, program.place(index * 128 * mib), 34 * mib, index);
+  }
+  const std::uint64_t pinned = sim_pinned_bytes();
+  for (const Slot& slot : slots) {
+    program.store->release(slot, 34 * mib);
+  }
+  CHECK(sim_pinned_bytes() < pinned);
+}
+
+// ---- other devices and processes
+
+CASE(peers) {
+  environment("SIM_CUDA_DEVICES", "2");
+  Program program(1);
+  lms::Backend& backend = *program.backend;
+  char* first = program.filled(0, 0, 4 * mib, 1);
+  const auto from_peer = [](const char* address, int access) {
+    return sim_accessible(1, reinterpret_cast<std::uintptr_t>(address), 4 * mib, access) != 0;
+  };
+  CHECK(!from_peer(first, 1));
+  CHECK(!backend.add_peer(2));
+  CHECK(backend.add_peer(1));
+  CHECK(backend.add_peer(1));
+  CHECK(from_peer(first, 3));
+  char* second = program.filled(0, 64 * mib, 4 * mib, 2);
+  CHECK(from_peer(second, 3));
+  CHECK(backend.order(program.uses(0), host_stream));
+  CHECK(backend.protect(second, 4 * mib, Access::read_only));
+  CHECK(from_peer(second, 1) && !from_peer(second, 3));
+  const Slot slot = program.slot(4 * mib);
+  Uses copy;
+  page_out(&program, 0, first, 4 * mib, slot, &copy);
+  CHECK(!from_peer(first, 1));
+  page_in(&program, 0, first, 4 * mib, slot, copy);
+  CHECK(from_peer(first, 3));
+}
+
+CASE(a_range_in_another_process) {
+  int to_child[2];
+  CHECK(pipe(to_child) == 0);
+  struct Message {
+    lms::CudaExport exports[3];
+  };
+  const pid_t parent = getpid();
+  const pid_t child = fork();  // before anybody has called CUDA
+  close(child == 0 ? to_child[1] : to_child[0]);  // so that neither waits for one that has failed
+  if (child == 0) {
+    Message message = {};
+    CHECK(read(to_child[0], &message, sizeof message) == sizeof message);
+    std::string error;
+    rig::set_device();
+    const std::vector<lms::CudaExport> exports(message.exports, message.exports + 3);
+    auto import = lms::CudaImport::open(0, parent, exports, &error);
+    if (import == nullptr) {
+      CHECK_FAIL("%s", error.c_str());
+    }
+    CHECK_EQ(import->bytes(), 36 * mib);
+    for (std::uint64_t offset = 0; offset < 36 * mib; offset += page) {
+      std::uint64_t* words = Program::at(import->address() + offset, 3);
+      CHECK(words != nullptr);
+      CHECK_EQ(words[7], check::pattern_at(6, offset + 7));
+      words[0] = check::pattern_at(8, offset);
+      words[7] = check::pattern_at(8, offset + 7);
+    }
+    const std::vector<lms::CudaExport> wrong(1, lms::CudaExport{9999, 2 * mib});
+    CHECK(lms::CudaImport::open(0, parent, wrong, &error) == nullptr);
+    CHECK(contains(error, "pidfd_getfd"));
+    import.reset();
+    CHECK_EQ(sim_mappings(), 0);
+    std::_Exit(0);
+  }
+  prctl(PR_SET_PTRACER, child, 0, 0, 0);
+  Program program(1);
+  char* address = program.filled(0, 0, 36 * mib, 6);
+  rig::require(cuStreamSynchronize(program.handles[0]), "cuStreamSynchronize");
+  std::vector<lms::CudaExport> exports;
+  CHECK(program.backend->export_range(address, &exports));
+  CHECK_EQ(exports.size(), 3);
+  Message message = {};
+  std::copy(exports.begin(), exports.end(), message.exports);
+  CHECK(write(to_child[1], &message, sizeof message) == sizeof message);
+  int status = 0;
+  CHECK(waitpid(child, &status, 0) == child && status == 0);
+  for (const lms::CudaExport& one : exports) {
+    close(one.file);
+  }
+  expect(&program, 0, address, 36 * mib, 8);
+  exports.clear();
+  CHECK(!program.backend->export_range(program.place(64 * mib), &exports));
+}

@@ -1,0 +1,36 @@
+// The options of sim.h, read from the environment when the library is first used.
+#ifndef SIM_SETTINGS_H
+#define SIM_SETTINGS_H
+
+#include <atomic>
+#include <cstdint>
+#include <string>
+
+namespace sim {
+
+constexpr std::uint64_t granule = std::uint64_t{2} << 20;
+
+struct Settings {
+  int devices = 1;
+  std::uint64_t memory = std::uint64_t{1} << 30;
+  bool threads = false;
+  bool host_access = true;
+  std::atomic<std::uint64_t> seed{1};
+  std::atomic<int> driver_version{13020};
+  std::atomic<int> capability{80};
+  std::atomic<bool> vmm{true};
+  std::atomic<bool> host_vmm{true};
+  std::atomic<std::uint64_t> pinned_limit{UINT64_MAX};
+  std::atomic<std::uint64_t> sample{0};
+  std::atomic<std::uint64_t> drop_waits{0};
+  std::atomic<std::uint64_t> early_events{0};
+  std::atomic<std::uint64_t> queue{400};
+
+  Settings();
+  bool set(const std::string& option, const std::string& value, bool from_environment);
+};
+
+__attribute__((visibility("default"))) Settings& settings();
+
+}  // namespace sim
+#endif  // SIM_SETTINGS_H

@@ -1,0 +1,128 @@
+"""Runs every case of simulator_units.cc: the simulated CUDA notices what a device would suffer from."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+HERE = Path(__file__).parent
+SOURCE = HERE / "simulator_units.cc"
+CASES = re.findall(r"^CASE\((\w+)\) \{", SOURCE.read_text(), re.MULTILINE)
+TIMEOUT_S = 120
+
+# What the cases need to know of the machine before CUDA starts.
+OPTIONS: dict[str, dict[str, object]] = {
+    "page_locked_memory_is_limited_and_registered_once": {"pinned_limit": 3 << 19},
+    "there_may_be_no_device": {"devices": 0},
+    "a_device_may_lack_virtual_memory_management": {"vmm": 0},
+    "an_old_driver_lacks_functions": {"driver_version": 10010},
+    "calls_fail_as_the_environment_says": {"fail": "cuMemAlloc:1:2,cuMemAlloc:3:999"},
+    "devices_have_their_own_memory": {"devices": 2},
+}
+# These look at an order that only the deterministic schedule promises.
+DETERMINISTIC = {
+    "a_missing_event_shows",
+    "a_dropped_wait_shows",
+    "an_early_answer_shows",
+    "a_seed_repeats_the_schedule",
+    "events_tell_what_is_over",
+    "memory_that_is_no_longer_page_locked_cannot_be_copied",
+    "pageable_copies_are_over_at_once_and_pinned_ones_are_not",
+}
+# ThreadSanitizer gives up in a child of a process with threads.
+WITHOUT_THREAD_SANITIZER = {"a_child_process_has_no_cuda"}
+SANITIZER_OPTIONS = {"TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
+
+
+def cases() -> list[tuple[str, str, str]]:
+    """(flavour of the build, mode of the schedule, case)"""
+    found = []
+    for flavour, mode in (
+        ("plain", "deterministic"),
+        ("plain", "threads"),
+        ("address", "threads"),
+        ("thread", "threads"),
+    ):
+        for case in CASES:
+            if (mode == "deterministic" or case not in DETERMINISTIC) and (
+                flavour != "thread" or case not in WITHOUT_THREAD_SANITIZER
+            ):
+                found.append((flavour, mode, case))
+    return found
+
+
+@pytest.fixture(scope="session")
+def program(simulator: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """simulator_units, built in a flavour."""
+    built: dict[str, Path] = {}
+
+    def build(flavour: str) -> Path:
+        if flavour not in built:
+            libraries = simulator(flavour)
+            flags = sys.modules["simulator_build"].FLAVOURS[flavour]
+            output = tmp_path_factory.mktemp("simulator") / f"simulator_units-{flavour}"
+            command = [os.environ.get("CXX", "g++"), "-std=c++17", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread"]
+            command += [*flags, f"-I{HERE / 'simulator'}", str(SOURCE), f"{libraries}/libcuda.so.1"]
+            command += [f"-Wl,-rpath,{libraries}", "-o", str(output)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stderr
+            built[flavour] = output
+        return built[flavour]
+
+    return build
+
+
+@pytest.mark.parametrize(("flavour", "mode", "case"), cases())
+def test_simulator_case(flavour: str, mode: str, case: str, program: Callable[[str], Path]) -> None:
+    environment = {**os.environ, **SANITIZER_OPTIONS, "SIM_CUDA_MODE": mode, "SIM_CUDA_MEMORY": str(64 << 20)}
+    for name, value in OPTIONS.get(case, {}).items():
+        environment[f"SIM_CUDA_{name.upper()}"] = str(value)
+    command = [str(program(flavour)), case]
+    done = subprocess.run(
+        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout.decode(errors="replace")
+
+
+def test_unknown_options_are_refused(simulator: Callable[..., Path]) -> None:
+    library = ctypes.CDLL(str(simulator() / "libcuda.so.1"))
+    assert library.sim_set(b"queue", b"10") == 0
+    assert library.sim_set(b"queue", b"many") == -1
+    assert library.sim_set(b"memory", b"1") == -1  # too late
+    assert library.sim_set(b"sample", b"100") == -1  # no power of two
+    assert library.sim_set(b"speed", b"1") == -1
+
+
+def test_functions_can_be_left_out(simulator: Callable[..., Path]) -> None:
+    folder = simulator("plain", ("cuMemCreate", "cuMemMap"))
+    library = ctypes.CDLL(str(folder / "libcuda.so.1"))
+    assert not hasattr(library, "cuMemCreate")
+    assert hasattr(library, "cuMemUnmap")
+    function = ctypes.c_void_p(1)
+    status = ctypes.c_int(0)
+    assert library.cuGetProcAddress_v2(b"cuMemMap", ctypes.byref(function), 12000, 0, ctypes.byref(status)) == 0
+    assert (function.value, status.value) == (None, 1)
+
+
+@pytest.mark.parametrize("release", [12, 13])
+def test_the_runtime_exports_all_symbols_with_their_version(simulator: Callable[..., Path], release: int) -> None:
+    library = simulator() / f"libcudart.so.{release}"
+    names = subprocess.run(["nm", "-D", "--defined-only", library], capture_output=True, text=True, check=True).stdout
+    exported = dict(re.findall(r" T (\w+)@@([\w.]+)$", names, re.MULTILINE))
+    wanted = sys.modules["simulator_build"].runtime_symbols(release)
+    assert len(wanted) > 400
+    assert exported == dict.fromkeys(wanted, library.name)
+
+
+def test_what_is_not_simulated_is_refused(simulator: Callable[..., Path]) -> None:
+    library = ctypes.CDLL(str(simulator() / "libcudart.so.13"))
+    assert library.cudaMalloc3D() == 801
+    assert library.cudaGetLastError() == 801
+    assert library.cudaGetLastError() == 0
