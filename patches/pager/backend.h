@@ -106,13 +106,17 @@ class Backend {
   // Copies a range that has pages (and is read-only meanwhile) into the slot. False on a failure of the store.
   virtual bool copy_out(const char* /*address*/, std::size_t /*bytes*/, const Slot& /*slot*/) { return false; }
 
-  // Takes the pages away after the uses, and saves their contents in the slot unless it is null. When it returns the
-  // range is inaccessible, but the copy may go on: *copy is what it is over with. False when the device or the store
-  // fails; the range and its contents are then unchanged.
-  virtual bool evict(char* /*address*/, std::size_t /*bytes*/, const Slot* /*slot*/, const Uses& /*uses*/,
-                     Uses* /*copy*/) {
+  // Takes the pages away after the uses, and with `save` copies their contents into the slot, which holds them already
+  // otherwise. When it returns the range cannot be written, nor read before the slot holds the contents, and the copy
+  // may go on: *copy is what it is over with. False when the device or the store fails; the range and its contents are
+  // then unchanged.
+  virtual bool evict(char* /*address*/, std::size_t /*bytes*/, const Slot& /*slot*/, bool /*save*/,
+                     const Uses& /*uses*/, Uses* /*copy*/) {
     return false;
   }
+
+  // Nobody wants the contents of an evicted range any more: called before its slot is released.
+  virtual void forget(char* /*address*/) {}
 
   // Gives the range pages that hold the slot's contents, which are complete after the uses `saved`, for what `user`
   // does from now on; *copy is when they are there for everybody else. No other thread sees the range before all of it

@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "arena.h"
+#include "cuda_away.h"
 #include "cuda_chunks.h"
 #include "cuda_device.h"
 #include "cuda_streams.h"
@@ -50,7 +51,10 @@ class CudaBackendImpl final : public CudaBackend {
   std::string failure() const override { return cuda_failure(); }
 
   StreamId stream(std::uintptr_t handle) override { return streams_.number(handle); }
-  void mark(StreamId stream) override { streams_.mark(stream); }
+  void mark(StreamId stream) override {
+    streams_.mark(stream);
+    show_away();
+  }
   bool order(const Uses& uses, StreamId user) override { return streams_.order(uses, user); }
   bool over(const Uses& uses) override { return streams_.over(uses); }
 
@@ -58,12 +62,17 @@ class CudaBackendImpl final : public CudaBackend {
   bool unmap(char* address, std::size_t bytes, const Uses& uses) override;
   bool settled(char* address, std::size_t bytes) override;
   bool protect(char* address, std::size_t bytes, Access access) override;
-  bool evict(char* address, std::size_t bytes, const Slot* slot, const Uses& uses, Uses* copy) override;
+  bool evict(char* address, std::size_t bytes, const Slot& slot, bool save, const Uses& uses, Uses* copy) override;
+  void forget(char* address) override {
+    if (away_ != nullptr && !cuda_forked()) {
+      away_->remove(address);  // fails only with the device
+    }
+  }
   bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved, StreamId user,
                Uses* copy, bool* refused) override;
 
   std::uint64_t trim(std::uint64_t bytes) override { return cuda_forked() ? 0 : chunks_->trim(bytes); }
-  std::unique_ptr<Store> make_memory_store() override { return make_pinned_store(device_); }
+  std::unique_ptr<Store> make_memory_store() override { return make_pinned_store(device_, away_ != nullptr); }
   bool add_peer(int device) override;
   void after_fork_in_child() override { cuda_set_forked(); }
 
@@ -87,6 +96,12 @@ class CudaBackendImpl final : public CudaBackend {
   bool take_range(char* address, std::size_t bytes, Range* range);
   void put_range(char* address, Range range);
 
+  void show_away() {
+    if (away_ != nullptr) {
+      away_->show();
+    }
+  }
+
   bool map_range(char* address, Range* range);
   bool unmap_range(char* address, Range* range);
   bool set_access(char* address, std::size_t bytes, Access access, std::size_t first, std::size_t count);
@@ -104,6 +119,7 @@ class CudaBackendImpl final : public CudaBackend {
   const CudaDriver& driver_;
   CudaStreams streams_;
   std::unique_ptr<CudaChunks> chunks_;
+  std::unique_ptr<CudaAway> away_;  // null where ranges that are away are not readable
   char* base_ = nullptr;
   std::size_t span_ = 0;
   std::uint64_t capacity_ = 0;
@@ -189,6 +205,9 @@ bool CudaBackendImpl::start() {
     }
     *own = streams_.number(reinterpret_cast<std::uintptr_t>(stream));
   }
+  if (CudaAway::wanted(*device_)) {
+    away_ = std::make_unique<CudaAway>(device_, &streams_);
+  }
   chunks_ = CudaChunks::make(device_, &streams_, [this] { settle(base_, span_); });
   return chunks_ != nullptr;
 }
@@ -199,6 +218,7 @@ CudaBackendImpl::~CudaBackendImpl() {
     return;
   }
   driver_.ctx_synchronize();
+  away_.reset();
   for (const auto& one : unsettled_) {
     driver_.mem_unmap(cuda_address(one.first), one.second.bytes);
   }
@@ -280,6 +300,7 @@ bool CudaBackendImpl::set_access(char* address, std::size_t bytes, Access access
 }
 
 bool CudaBackendImpl::map(char* address, std::size_t bytes, StreamId user) {
+  show_away();
   const CudaScope scope(*device_);
   Range range;
   bool refused = false;
@@ -398,6 +419,9 @@ bool CudaBackendImpl::add_peer(int device) {
                   [&](const cuda::AccessDescription& one) { return one.location.id == peer; })) {
     return true;
   }
+  if (away_ != nullptr && !away_->add_reader(peer)) {
+    return false;
+  }
   access_.push_back(cuda::AccessDescription{{cuda::location_device, peer}, cuda::access_read_write});
   for (const auto& one : ranges_) {
     if (one.second.mapped && !set_access(one.first, one.second.bytes, one.second.access, access_.size() - 1, 1)) {
@@ -410,8 +434,10 @@ bool CudaBackendImpl::add_peer(int device) {
 
 // ---- contents
 
-bool CudaBackendImpl::evict(char* address, std::size_t bytes, const Slot* slot, const Uses& uses, Uses* copy) {
+bool CudaBackendImpl::evict(char* address, std::size_t bytes, const Slot& slot, bool saving, const Uses& uses,
+                            Uses* copy) {
   *copy = Uses{};
+  show_away();
   const CudaScope scope(*device_);
   Range range;
   if (!scope.ok() || !streams_.order(uses, host_stream) || !take_range(address, bytes, &range)) {
@@ -421,7 +447,7 @@ bool CudaBackendImpl::evict(char* address, std::size_t bytes, const Slot* slot, 
     put_range(address, std::move(range));
     return false;
   }
-  if (slot != nullptr && !save(range.chunks, *slot, copy)) {
+  if (saving && !save(range.chunks, slot, copy)) {
     const std::string reason = cuda_failure();
     *copy = Uses{};
     if (!map_range(address, &range)) {
@@ -430,6 +456,9 @@ bool CudaBackendImpl::evict(char* address, std::size_t bytes, const Slot* slot, 
     return cuda_fail(reason);
   }
   chunks_->give(&range.chunks, *copy);
+  if (away_ != nullptr) {
+    away_->add(address, bytes, slot, *copy);
+  }
   return true;
 }
 
@@ -495,6 +524,10 @@ bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot
   const CudaScope scope(*device_);
   Range range;
   if (!scope.ok() || !wait_until_settled(address, bytes) || !chunks_->take(bytes, &range.chunks, refused)) {
+    return false;
+  }
+  if (away_ != nullptr && !away_->remove(address)) {
+    chunks_->give(&range.chunks, Uses{});
     return false;
   }
   range.bytes = bytes;

@@ -7,16 +7,15 @@
 #include <cstdlib>
 #include <utility>
 
+#include "thread_text.h"
+
 namespace lms {
 
 namespace {
 
 std::atomic<bool> cuda_is_forked{false};
 
-std::string& cuda_last_failure() {
-  static thread_local std::string sentence;
-  return sentence;
-}
+using CudaFailure = ThreadText<CudaDevice>;
 
 const char* cuda_advice(CudaResult result) {
   switch (result) {
@@ -32,10 +31,10 @@ const char* cuda_advice(CudaResult result) {
 
 }  // namespace
 
-std::string cuda_failure() { return cuda_last_failure(); }
+std::string cuda_failure() { return CudaFailure::get(); }
 
 bool cuda_fail(std::string sentence) {
-  cuda_last_failure() = std::move(sentence);
+  CudaFailure::set(std::move(sentence));
   return false;
 }
 

@@ -42,8 +42,10 @@ enum : int {
   has_virtual_memory_management = 102,  // device attributes
   has_posix_file_handles = 103,
   has_rdma_with_virtual_memory = 110,
+  has_virtual_host_memory = 141,
   allocation_pinned = 1,
   location_device = 1,
+  location_host_node = 3,  // the number of a NUMA node of the host
   handle_none = 0,
   handle_posix_file = 1,
   access_read = 1,

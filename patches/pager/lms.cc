@@ -9,14 +9,15 @@
 
 #include "cuda_backend.h"
 #include "pager.h"
+#include "thread_text.h"
 
 namespace {
 
-thread_local std::string lms_error;
+using LmsError = lms::ThreadText<lms::Pager>;
 
 lms_status lms_report(const lms::Status& status) {
   if (!status.ok()) {
-    lms_error = status.message;
+    LmsError::set(status.message);
   }
   return status.code;
 }
@@ -183,6 +184,6 @@ lms_status lms_trace_stop(lms_pager* pager) {
   return lms_guarded([&] { return lms_unwrap(pager)->stop_trace(); });
 }
 
-const char* lms_last_error(void) { return lms_error.c_str(); }
+const char* lms_last_error(void) { return LmsError::get().c_str(); }
 
 lms_status lms_fail(lms_status status, const char* sentence) { return lms_report(lms::Status(status, sentence)); }

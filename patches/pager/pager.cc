@@ -134,6 +134,10 @@ Status Pager::apply(const Settings& settings) {
       }
     }
   }
+  if (asynchronous_ && !caching_.load(std::memory_order_relaxed) &&
+      !backend_->order(Uses{stream_bit(any_stream), backend_->now()}, host_stream)) {
+    return device_failed("finish what used its memory while LMS was off");
+  }
   Lock lock(lock_);
   if (store != nullptr) {
     retired_.push_back(std::move(store_));
@@ -247,7 +251,8 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   Lock lock(lock_);
   const PagerStall stall(&counts_.stall_ns);
   forget_ranges();
-  Status status = make_room(&lock, bytes, Reach::demand);
+  unsigned paged_out = 0;
+  Status status = make_room(&lock, bytes, Reach::demand, &paged_out);
   if (!status.ok()) {
     return status;
   }
@@ -272,6 +277,7 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   }
   counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
   ++counts_.mapped_allocations;
+  counts_.fresh_requests += paged_out == 0 ? 1 : 0;
   *out = block;
   return {};
 }
@@ -287,8 +293,8 @@ void Pager::free(void* address) {
   }
   note(block, Use::free);
   if (asynchronous_) {
-    // Work that is enqueued by now may still use it, through pointers that the pager has not seen.
-    raise_to(&block->until, backend_->now());
+    // Work that its stream was given by now may still use it, through pointers that the pager has not seen.
+    add_use(block, block->home);
   }
   while (word::state(found) == State::resident && (found & (word::clean | word::prefetched)) == 0 &&
          caching_.load(std::memory_order_relaxed)) {
@@ -326,6 +332,9 @@ void Pager::free_slow(Block* block) {
   block->word.store((word::generation(found) + 1) << word::generation_shift | word::of(State::unused),
                     std::memory_order_release);
   allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+  if (state == State::away) {
+    backend_->forget(block->address);
+  }
   release_slot(block);
   if (state == State::resident) {
     resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
@@ -519,7 +528,8 @@ Status Pager::hold(const void* address) {
   Status status = pin(address, true, &held);
   if (status.ok() && held.block != nullptr) {
     held.block->word.fetch_or(word::held, std::memory_order_acq_rel);
-    unpin(held, host_stream);
+    // The stream that it was allocated for needs no announcement to use it, and a page-in forgets that one.
+    unpin(held, held.block->home);
   }
   return status;
 }
@@ -635,7 +645,8 @@ bool Pager::relieve(Lock* lock) {
   return id != no_block && page_out(lock, block_at(id), false).ok() && block_at(id)->state() == State::away;
 }
 
-Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
+// *paged_out: how many blocks left for it.
+Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach, unsigned* paged_out) {
   while (!unlimited_ && device_bytes_ + bytes > limit()) {
     const std::uint64_t missing = device_bytes_ + bytes - limit();
     if (trim_cache(missing)) {
@@ -662,6 +673,7 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
     Status status;
     if (victim != nullptr) {
       status = page_out(lock, victim, true);
+      *paged_out += status.ok() ? 1 : 0;
     } else if (strict_) {
       status = out_of_memory(bytes);
     }
@@ -672,9 +684,11 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
       ++counts_.over_limit_requests;
       counts_.over_limit_bytes_peak = std::max(counts_.over_limit_bytes_peak, missing);
       over_limit_.store(true, std::memory_order_relaxed);
-      break;
+      return {};
     }
   }
+  counts_.one_out_requests += *paged_out == 1 ? 1 : 0;
+  counts_.several_out_requests += *paged_out > 1 ? 1 : 0;
   return {};
 }
 
@@ -728,7 +742,7 @@ Status Pager::evict(Lock* lock, Block* block, bool clean) {
   Status status;
   ++copying_;
   lock->unlock();
-  if (!backend_->evict(block->address, block->bytes, clean ? nullptr : &block->slot, block->uses(), &copy)) {
+  if (!backend_->evict(block->address, block->bytes, block->slot, !clean, block->uses(), &copy)) {
     status = device_failed("page a block out");
   }
   lock->lock();
@@ -820,7 +834,8 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
   if (backend_->crowded()) {
     page_out_some(lock);  // before room is made: it lets the lock go
   }
-  Status status = make_room(lock, block->bytes, reach);
+  unsigned paged_out = 0;
+  Status status = make_room(lock, block->bytes, reach, &paged_out);
   bool arrived = false;
   if (status.ok()) {
     device_bytes_ += block->bytes;
@@ -1218,12 +1233,25 @@ Statistics Pager::statistics() {
       result.protected_bytes += block.bytes;
     } else if (can_leave(block, false)) {
       result.inactive_bytes += block.bytes;
+      ++result.inactive_blocks;
     }
     if ((found & word::clean) != 0) {
       result.clean_bytes += block.bytes;
     }
   }
   return result;
+}
+
+std::vector<Pager::ResidentRange> Pager::resident_ranges() {
+  const Lock lock(lock_);
+  std::vector<ResidentRange> ranges;
+  for (BlockId id = 0; id < end(); ++id) {
+    const Block& block = *block_at(id);
+    if (block.state() == State::resident) {
+      ranges.push_back(ResidentRange{block.address, block.bytes});
+    }
+  }
+  return ranges;
 }
 
 void Pager::reset_peaks() {

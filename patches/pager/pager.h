@@ -131,6 +131,12 @@ class LMS_API Pager final : private BlockSource {
   Status reclaim(std::uint64_t bytes, std::uint64_t* reclaimed);
   Status restore_all();
 
+  // The live blocks that have device pages.
+  struct ResidentRange {
+    char* address;
+    std::uint64_t bytes;
+  };
+  std::vector<ResidentRange> resident_ranges();
   Statistics statistics();
   void reset_peaks();
 
@@ -168,7 +174,7 @@ class LMS_API Pager final : private BlockSource {
   void return_to_limit();
 
   // Everything below needs the lock; functions that take it may let it go while they copy.
-  Status make_room(Lock* lock, std::uint64_t bytes, Reach reach);
+  Status make_room(Lock* lock, std::uint64_t bytes, Reach reach, unsigned* paged_out);
   Status shrink(Lock* lock);
   Status page_out(Lock* lock, Block* block, bool even_protected);
   Status save_and_unmap(Lock* lock, Block* block, bool clean);

@@ -4,6 +4,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <cerrno>
@@ -12,6 +13,8 @@
 #include <cstring>
 #include <string>
 #include <utility>
+
+#include "cuda_chunks.h"
 
 namespace lms {
 
@@ -57,13 +60,17 @@ class PinnedSegment final : public Segment {
 
   char* at(std::uint64_t offset) override { return memory_->pinned() ? memory_->base() + offset : nullptr; }
 
+  const CudaMemory* pages(std::uint64_t offset) const {
+    return memory_->pages().empty() ? nullptr : &memory_->pages()[offset / cuda_page_bytes];
+  }
+
  private:
   const std::unique_ptr<PinnedMemory> memory_;
 };
 
 class PinnedStore final : public Store {
  public:
-  explicit PinnedStore(std::shared_ptr<CudaDevice> device) : device_(std::move(device)) {}
+  PinnedStore(std::shared_ptr<CudaDevice> device, bool mappable) : device_(std::move(device)), mappable_(mappable) {}
 
   std::string failure(const char* action, int error_number) const override {
     return std::string("the host store in memory cannot be ") + action + ": " + std::strerror(error_number);
@@ -71,7 +78,10 @@ class PinnedStore final : public Store {
 
  protected:
   std::unique_ptr<Segment> grow(std::uint64_t bytes) override {
-    std::unique_ptr<PinnedMemory> memory = PinnedMemory::make(device_, bytes);
+    std::unique_ptr<PinnedMemory> memory = mappable_ ? PinnedMemory::make_mappable(device_, bytes) : nullptr;
+    if (memory == nullptr) {
+      memory = PinnedMemory::make(device_, bytes);
+    }
     return memory != nullptr ? std::make_unique<PinnedSegment>(std::move(memory), bytes) : nullptr;
   }
 
@@ -79,6 +89,7 @@ class PinnedStore final : public Store {
 
  private:
   const std::shared_ptr<CudaDevice> device_;
+  const bool mappable_;
 };
 
 }  // namespace
@@ -107,12 +118,61 @@ std::unique_ptr<PinnedMemory> PinnedMemory::make(std::shared_ptr<CudaDevice> dev
   return made;
 }
 
+std::unique_ptr<PinnedMemory> PinnedMemory::make_mappable(std::shared_ptr<CudaDevice> device, std::size_t bytes) {
+  const CudaScope scope(*device);
+  const CudaDriver& driver = device->driver;
+  const std::size_t whole = (bytes + cuda_page_bytes - 1) / cuda_page_bytes * cuda_page_bytes;
+  CudaAddress base = 0;
+  if (!scope.ok() ||
+      !device->check(driver.mem_address_reserve(&base, whole, cuda_page_bytes, 0, 0), "cuMemAddressReserve")) {
+    return nullptr;
+  }
+  auto made = std::make_unique<PinnedMemory>(device, reinterpret_cast<char*>(static_cast<std::uintptr_t>(base)), whole,
+                                             /*pinned=*/true);
+  cuda::AllocationProperties properties = {};
+  properties.type = cuda::allocation_pinned;
+  properties.location = cuda::Location{cuda::location_host_node, std::max(device->numa_node(), 0)};
+  made->mappable_ = true;
+  for (std::size_t offset = 0; offset < whole; offset += cuda_page_bytes) {
+    CudaMemory page = 0;
+    if (!device->check(driver.mem_create(&page, cuda_page_bytes, &properties, 0), "cuMemCreate")) {
+      return nullptr;
+    }
+    if (!device->check(driver.mem_map(base + offset, cuda_page_bytes, 0, page, 0), "cuMemMap")) {
+      driver.mem_release(page);
+      return nullptr;
+    }
+    made->pages_.push_back(page);
+  }
+  // Of the host only the kind of place counts.
+  const std::array<cuda::AccessDescription, 2> access = {
+      {{{cuda::location_host_node, 0}, cuda::access_read_write},
+       {{cuda::location_device, device->id}, cuda::access_read_write}}};
+  const bool accessible =
+      device->check(driver.mem_set_access(base, whole, access.data(), access.size()), "cuMemSetAccess");
+  return accessible ? std::move(made) : nullptr;
+}
+
 PinnedMemory::PinnedMemory(std::shared_ptr<CudaDevice> device, char* base, std::size_t bytes, bool pinned)
     : device_(std::move(device)), base_(base), bytes_(bytes), pinned_(pinned) {}
 
 PinnedMemory::~PinnedMemory() {
   if (pinned_ && cuda_forked()) {
     return;  // a forked child does not have it, and something else may lie there by now
+  }
+  if (mappable_) {
+    const CudaScope scope(*device_);
+    if (scope.ok()) {
+      const CudaAddress base = reinterpret_cast<std::uintptr_t>(base_);
+      if (!pages_.empty()) {
+        device_->driver.mem_unmap(base, pages_.size() * cuda_page_bytes);
+      }
+      for (const CudaMemory page : pages_) {
+        device_->driver.mem_release(page);
+      }
+      device_->driver.mem_address_free(base, bytes_);
+    }
+    return;
   }
   if (pinned_) {
     const CudaScope scope(*device_);
@@ -123,8 +183,13 @@ PinnedMemory::~PinnedMemory() {
   munmap(base_, bytes_);
 }
 
-std::unique_ptr<Store> make_pinned_store(std::shared_ptr<CudaDevice> device) {
-  return std::make_unique<PinnedStore>(std::move(device));
+std::unique_ptr<Store> make_pinned_store(std::shared_ptr<CudaDevice> device, bool mappable) {
+  return std::make_unique<PinnedStore>(std::move(device), mappable);
+}
+
+const CudaMemory* pinned_pages(const Slot& slot) {
+  const auto* segment = dynamic_cast<const PinnedSegment*>(slot.segment);
+  return segment != nullptr ? segment->pages(slot.offset) : nullptr;
 }
 
 }  // namespace lms

@@ -32,6 +32,7 @@ namespace lms {
   ROW(pinned_bytes, "pinned_bytes.current")                                                                            \
   ROW(protected_bytes, "protected_bytes.current")                                                                      \
   ROW(inactive_bytes, "inactive_bytes.current")                                                                        \
+  ROW(inactive_blocks, "inactive_blocks.current")                                                                      \
   /* resident blocks of which the host store holds a valid copy */                                                     \
   ROW(clean_bytes, "clean_bytes.current")                                                                              \
   ROW(store_bytes, "store_bytes.current")                                                                              \
@@ -56,6 +57,11 @@ namespace lms {
   /* requests served by a cached block, and by fresh pages */                                                          \
   ROW(cached_allocations, "allocations.cached")                                                                        \
   ROW(mapped_allocations, "allocations.mapped")                                                                        \
+  /* requests for device memory, of blocks that are new or come back: those that got fresh pages while nobody had to */ \
+  /* leave, and those for which one other block was paged out, and several */                                          \
+  ROW(fresh_requests, "requests.fresh")                                                                                \
+  ROW(one_out_requests, "requests.one_out")                                                                            \
+  ROW(several_out_requests, "requests.several_out")                                                                    \
   /* time that program threads spent waiting for page-outs and page-ins */                                             \
   ROW(stall_ns, "stall_ns")                                                                                            \
   /* failed copies to or from the host store */                                                                        \

@@ -43,8 +43,15 @@ Machine& machine() {
 }
 
 std::vector<Device*>& context_stack() {
-  static thread_local std::vector<Device*> stack;
-  return stack;
+  // Of all threads that ever were: memory is also freed after a thread's own objects are gone.
+  static auto& all = *new std::deque<std::vector<Device*>>;
+  static auto& adding = *new std::mutex;
+  static thread_local std::vector<Device*>* const stack = [] {
+    const std::lock_guard<std::mutex> guard(adding);
+    all.emplace_back();
+    return &all.back();
+  }();
+  return *stack;
 }
 
 Device* current_device() {

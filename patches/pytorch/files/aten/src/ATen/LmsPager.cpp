@@ -1,6 +1,7 @@
 // The pager in one translation unit: this folder is globbed by the build, ATen/lms is not.
 #include <ATen/lms/arena.cc>
 #include <ATen/lms/cache.cc>
+#include <ATen/lms/cuda_away.cc>
 #include <ATen/lms/cuda_backend.cc>
 #include <ATen/lms/cuda_chunks.cc>
 #include <ATen/lms/cuda_device.cc>

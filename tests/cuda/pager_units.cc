@@ -1,0 +1,265 @@
+// What the pager promises on the CUDA backend, where pages move behind the host's back and no fault can be served.
+#include <cstdlib>
+#include <thread>
+
+#include "backend_rig.h"
+#include "pager.h"
+
+using check::mib;
+using lms::host_stream;
+using lms::Pager;
+using lms::Pin;
+using lms::StreamId;
+using lms::Uses;
+using rig::Program;
+
+namespace {
+
+constexpr std::uint64_t block_bytes = 32 * mib;
+
+// A pager beside the program's own backend, whose streams have the same handles.
+class Paged : public Program {
+ public:
+  Paged(std::uint64_t limit, bool strict, unsigned streams = 2) : Program(streams) {
+    lms::Settings settings;
+    settings.limit = limit;
+    settings.policy = "lru";
+    settings.strict = strict;
+    settings.address_space = std::uint64_t{8} << 30;
+    lms::Status status;
+    std::unique_ptr<lms::CudaBackend> paged = lms::make_cuda_backend(0, settings.address_space, &status);
+    CHECK(paged != nullptr);
+    pager = Pager::make(std::move(paged), settings, &status);
+    if (pager == nullptr) {
+      CHECK_FAIL("no pager: %s", status.message.c_str());
+    }
+    for (void* handle : handles) {
+      users.push_back(pager->backend().stream(reinterpret_cast<std::uintptr_t>(handle)));
+    }
+  }
+
+  // A block that an operation on the stream made, with contents that the seed determines.
+  char* made(unsigned stream, std::uint64_t seed, std::uint64_t bytes = block_bytes) {
+    pager->begin_scope();
+    void* address = nullptr;
+    const lms::Status status = pager->allocate(bytes, &address, users[stream]);
+    if (!status.ok()) {
+      CHECK_FAIL("allocate: %s", status.message.c_str());
+    }
+    write(stream, static_cast<char*>(address), bytes, seed);
+    pager->mark_seen(address, users[stream]);
+    pager->end_scope(users[stream]);
+    return static_cast<char*>(address);
+  }
+
+  // An operation that reads the block.
+  lms::Status used(unsigned stream, const char* address, std::uint64_t seed, std::uint64_t bytes = block_bytes) {
+    pager->begin_scope();
+    Pin pin;
+    lms::Status status = pager->pin(address, false, &pin, users[stream]);
+    if (status.ok()) {
+      read(stream, address, bytes, seed);
+      pager->unpin(pin, users[stream]);
+    }
+    pager->end_scope(users[stream]);
+    return status;
+  }
+
+  void all_is_well() {
+    sim_drain();
+    CHECK_EQ(wrong.load(), 0);
+    CHECK_EQ(failed_launches.load(), 0);
+    CHECK_EQ(sim_device_error(0), 0);
+  }
+
+  Pager* pager = nullptr;
+  std::vector<StreamId> users;
+};
+
+bool contains(const lms::Status& status, const char* part) { return check::contains(status.message.c_str(), part); }
+
+}  // namespace
+
+CASE(blocks_come_and_go) {
+  Paged program(4 * block_bytes, false);
+  std::vector<char*> blocks;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    blocks.push_back(program.made(seed % 2, seed));
+  }
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    CHECK(program.used(seed % 2, blocks[seed], seed).ok());
+  }
+  program.all_is_well();
+  const lms::Statistics statistics = program.pager->statistics();
+  CHECK_EQ(statistics.allocated_bytes, 12 * block_bytes);
+  CHECK(statistics.device_bytes_peak <= 4 * block_bytes);
+  CHECK(statistics.out_bytes >= 8 * block_bytes);
+  for (char* block : blocks) {
+    program.pager->free(block);
+  }
+  CHECK_EQ(program.pager->statistics().allocated_bytes, 0);
+}
+
+CASE(what_is_read_only_comes_back_without_being_saved_again) {
+  Paged program(2 * block_bytes, false);
+  char* kept = program.made(0, 1);
+  for (std::uint64_t round = 0; round < 5; ++round) {
+    program.pager->free(program.made(0, 2, 2 * block_bytes));
+    CHECK(program.used(0, kept, 1).ok());
+  }
+  program.all_is_well();
+  CHECK_EQ(program.pager->statistics().out_blocks, 1);
+  CHECK_EQ(program.pager->statistics().clean_drop_blocks, 4);
+}
+
+CASE(a_strict_limit_fails_allocations_only) {
+  Paged program(2 * block_bytes, true);
+  char* first = program.made(0, 1);
+  char* second = program.made(0, 2);
+  char* third = program.made(0, 3);  // one of them is away now
+  std::vector<Pin> pins(3);
+  program.pager->begin_scope();
+  CHECK(program.pager->pin(first, false, &pins[0], program.users[0]).ok());
+  CHECK(program.pager->pin(second, false, &pins[1], program.users[0]).ok());
+  // An operation that needs more than the limit has its data all the same.
+  CHECK(program.pager->pin(third, false, &pins[2], program.users[0]).ok());
+  CHECK_EQ(program.pager->statistics().over_limit_requests, 1);
+  program.read(0, first, block_bytes, 1);
+  program.read(0, second, block_bytes, 2);
+  program.read(0, third, block_bytes, 3);
+  void* more = nullptr;
+  const lms::Status status = program.pager->allocate(block_bytes, &more, program.users[0]);
+  CHECK_EQ(status.code, LMS_OUT_OF_MEMORY);
+  CHECK(contains(status, "out of memory under the limit"));
+  for (const Pin& pin : pins) {
+    program.pager->unpin(pin, program.users[0]);
+  }
+  program.pager->end_scope(program.users[0]);
+  program.all_is_well();
+  CHECK(program.pager->statistics().device_bytes <= 2 * block_bytes);
+}
+
+CASE(a_block_that_is_larger_than_the_limit) {
+  Paged program(block_bytes, false);
+  char* large = program.made(0, 1, 3 * block_bytes);
+  CHECK(program.used(1, large, 1, 3 * block_bytes).ok());
+  program.all_is_well();
+  CHECK(program.pager->statistics().over_limit_requests > 0);
+}
+
+CASE(a_limit_above_the_device) {
+  Paged program(block_bytes, false);
+  const lms::Status status = program.pager->set_limit(UINT64_MAX);
+  CHECK_EQ(status.code, LMS_INVALID_ARGUMENT);
+  CHECK(contains(status, "is more than the device has"));
+  CHECK_EQ(program.pager->limit(), block_bytes);
+}
+
+// Another thread's stream may use restored blocks without a word to the pager.
+CASE(what_is_restored_is_complete_and_writable) {
+  Paged program(2 * block_bytes, false);
+  std::vector<char*> blocks;
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    blocks.push_back(program.made(0, seed));
+  }
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    CHECK(program.used(0, blocks[seed], seed).ok());  // some come back as clean ones, their copies under way
+  }
+  CHECK(program.pager->restore_all().ok());
+  for (std::uint64_t seed = 0; seed < 6; ++seed) {
+    CHECK(Program::accessible(blocks[seed], block_bytes, 3));
+    program.read(1, blocks[seed], block_bytes, seed);
+  }
+  program.all_is_well();
+}
+
+CASE(more_than_the_device_holds_cannot_be_restored) {
+  setenv("SIM_CUDA_MEMORY", "268435456", 1);  // 8 blocks
+  Paged program(4 * block_bytes, false);
+  std::vector<char*> blocks;
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    blocks.push_back(program.made(0, seed));
+  }
+  const lms::Status status = program.pager->restore_all();
+  CHECK_EQ(status.code, LMS_OUT_OF_MEMORY);
+  CHECK(contains(status, "the device refuses to map pages"));
+  // It goes on as before.
+  for (std::uint64_t seed = 0; seed < 12; ++seed) {
+    CHECK(program.used(1, blocks[seed], seed).ok());
+  }
+  program.all_is_well();
+  CHECK(program.pager->statistics().device_bytes <= 4 * block_bytes);
+}
+
+// Others hold memory of the device, so that there is less than the limit allows.
+CASE(the_device_has_less_than_the_limit) {
+  setenv("SIM_CUDA_MEMORY", "268435456", 1);
+  Paged program(256 * mib, false);
+  char* others = program.filled(0, 0, 4 * block_bytes, 99);
+  std::vector<char*> blocks;
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    blocks.push_back(program.made(0, seed));
+  }
+  for (std::uint64_t seed = 0; seed < 8; ++seed) {
+    CHECK(program.used(1, blocks[seed], seed).ok());
+  }
+  program.read(0, others, 4 * block_bytes, 99);
+  program.all_is_well();
+}
+
+CASE(held_blocks_stay) {
+  Paged program(2 * block_bytes, false);
+  char* held = program.made(0, 1);
+  CHECK(program.pager->hold(held).ok());
+  for (std::uint64_t seed = 2; seed < 8; ++seed) {
+    program.made(0, seed);
+    CHECK(Program::accessible(held, block_bytes, 3));
+  }
+  std::uint64_t reclaimed = 0;
+  CHECK(program.pager->reclaim(UINT64_MAX, &reclaimed).ok());
+  CHECK(Program::accessible(held, block_bytes, 3));
+  program.all_is_well();
+}
+
+CASE(a_lost_device_is_an_error) {
+  Paged program(2 * block_bytes, false);
+  std::vector<char*> blocks;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    blocks.push_back(program.made(0, seed));
+  }
+  sim_device_lost(0, 719);
+  unsigned failures = 0;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    const lms::Status status = program.used(0, blocks[seed], seed);
+    failures += status.ok() ? 0 : 1;
+    CHECK(status.ok() || status.code == LMS_DEVICE_FAILED || status.code == LMS_OUT_OF_MEMORY);
+    CHECK(status.ok() || contains(status, "CUDA_ERROR_LAUNCH_FAILED"));
+  }
+  CHECK(failures > 0);
+  CHECK(!program.pager->restore_all().ok());
+  for (char* block : blocks) {
+    program.pager->free(block);
+  }
+  program.pager->shutdown();
+}
+
+// One operation may use several devices: at its end every one returns to its limit.
+CASE(a_scope_around_several_pagers) {
+  Paged first(block_bytes, false);
+  Paged second(block_bytes, false);
+  lms::Thread::current().begin_scope();
+  first.pager->scope_began();
+  second.pager->scope_began();
+  for (Paged* one : {&first, &second}) {
+    one->made(0, 1);
+    one->made(0, 2);
+    CHECK(one->pager->statistics().device_bytes == 2 * block_bytes);  // the operation needs them
+  }
+  const bool outermost = lms::Thread::current().end_scope();
+  CHECK(outermost);
+  for (Paged* one : {&first, &second}) {
+    one->pager->scope_ended(outermost, one->users[0]);
+    CHECK(one->pager->statistics().device_bytes == block_bytes);
+    one->all_is_well();
+  }
+}
