@@ -59,6 +59,9 @@ class Backend {
   // True when contents move behind the host's back: then the pager calls evict, else protect, copy_out and unmap.
   virtual bool asynchronous() const { return false; }
 
+  // Whether pages can be read-only. If not, no block keeps its host copy when it comes back.
+  virtual bool protects() const { return true; }
+
   // True when the system is about to run out of what it needs to keep ranges apart; fewer resident ranges then help.
   // Called once per copy_in, before it.
   virtual bool crowded() = 0;

@@ -40,6 +40,7 @@ class CudaBackendImpl final : public CudaBackend {
   // The rest of the construction.
   bool reserve(std::uint64_t address_space);
   bool start();
+  void find_out_what_it_protects();
 
   std::size_t page_bytes() const override { return cuda_page_bytes; }
   char* base() const override { return base_; }
@@ -47,6 +48,7 @@ class CudaBackendImpl final : public CudaBackend {
   std::uint64_t capacity() const override { return capacity_; }
   bool serves_faults() const override { return false; }
   bool asynchronous() const override { return true; }
+  bool protects() const override { return protects_; }
   bool crowded() override { return false; }
   std::string failure() const override { return cuda_failure(); }
 
@@ -123,6 +125,7 @@ class CudaBackendImpl final : public CudaBackend {
   char* base_ = nullptr;
   std::size_t span_ = 0;
   std::uint64_t capacity_ = 0;
+  bool protects_ = false;
   StreamId out_ = no_stream;
   StreamId in_ = no_stream;
 
@@ -210,6 +213,15 @@ bool CudaBackendImpl::start() {
   }
   chunks_ = CudaChunks::make(device_, &streams_, [this] { settle(base_, span_); });
   return chunks_ != nullptr;
+}
+
+// No attribute says whether the device can be kept from writing to pages, so it is tried.
+void CudaBackendImpl::find_out_what_it_protects() {
+  if (map(base_, cuda_page_bytes, host_stream)) {
+    protects_ = protect(base_, cuda_page_bytes, Access::read_only);
+    unmap(base_, cuda_page_bytes, Uses{});
+    trim(UINT64_MAX);
+  }
 }
 
 CudaBackendImpl::~CudaBackendImpl() {
@@ -651,6 +663,7 @@ std::unique_ptr<CudaBackend> make_cuda_backend(int device, std::uint64_t address
     *status = Status(LMS_UNSUPPORTED, "CUDA device " + std::to_string(device) + " cannot be used: " + cuda_failure());
     return nullptr;
   }
+  backend->find_out_what_it_protects();
   return backend;
 }
 

@@ -251,8 +251,7 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   Lock lock(lock_);
   const PagerStall stall(&counts_.stall_ns);
   forget_ranges();
-  unsigned paged_out = 0;
-  Status status = make_room(&lock, bytes, Reach::demand, &paged_out);
+  Status status = make_room(&lock, bytes, Reach::demand);
   if (!status.ok()) {
     return status;
   }
@@ -277,7 +276,6 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   }
   counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
   ++counts_.mapped_allocations;
-  counts_.fresh_requests += paged_out == 0 ? 1 : 0;
   *out = block;
   return {};
 }
@@ -645,8 +643,8 @@ bool Pager::relieve(Lock* lock) {
   return id != no_block && page_out(lock, block_at(id), false).ok() && block_at(id)->state() == State::away;
 }
 
-// *paged_out: how many blocks left for it.
-Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach, unsigned* paged_out) {
+Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
+  unsigned paged_out = 0;
   while (!unlimited_ && device_bytes_ + bytes > limit()) {
     const std::uint64_t missing = device_bytes_ + bytes - limit();
     if (trim_cache(missing)) {
@@ -673,7 +671,7 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach, unsigned* 
     Status status;
     if (victim != nullptr) {
       status = page_out(lock, victim, true);
-      *paged_out += status.ok() ? 1 : 0;
+      paged_out += status.ok() ? 1 : 0;
     } else if (strict_) {
       status = out_of_memory(bytes);
     }
@@ -687,8 +685,11 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach, unsigned* 
       return {};
     }
   }
-  counts_.one_out_requests += *paged_out == 1 ? 1 : 0;
-  counts_.several_out_requests += *paged_out > 1 ? 1 : 0;
+  if (reach != Reach::cached) {
+    ++(paged_out == 0   ? counts_.fresh_requests
+       : paged_out == 1 ? counts_.one_out_requests
+                        : counts_.several_out_requests);
+  }
   return {};
 }
 
@@ -829,13 +830,13 @@ Status Pager::save_and_unmap(Lock* lock, Block* block, bool clean) {
 }
 
 Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user) {
+  write = write || !backend_->protects();  // a copy is worth nothing if nobody sees that it is out of date
   set_state(block, State::away, State::arriving);
   ++in_transit_;
   if (backend_->crowded()) {
     page_out_some(lock);  // before room is made: it lets the lock go
   }
-  unsigned paged_out = 0;
-  Status status = make_room(lock, block->bytes, reach, &paged_out);
+  Status status = make_room(lock, block->bytes, reach);
   bool arrived = false;
   if (status.ok()) {
     device_bytes_ += block->bytes;
@@ -1223,6 +1224,7 @@ Statistics Pager::statistics() {
     const std::uint64_t found = block.word.load(std::memory_order_acquire);
     if (word::state(found) == State::away) {
       result.away_bytes += block.bytes;
+      ++result.away_blocks;
     }
     if (word::state(found) != State::resident) {
       continue;

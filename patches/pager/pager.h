@@ -174,7 +174,7 @@ class LMS_API Pager final : private BlockSource {
   void return_to_limit();
 
   // Everything below needs the lock; functions that take it may let it go while they copy.
-  Status make_room(Lock* lock, std::uint64_t bytes, Reach reach, unsigned* paged_out);
+  Status make_room(Lock* lock, std::uint64_t bytes, Reach reach);
   Status shrink(Lock* lock);
   Status page_out(Lock* lock, Block* block, bool even_protected);
   Status save_and_unmap(Lock* lock, Block* block, bool clean);

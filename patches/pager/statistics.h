@@ -28,6 +28,7 @@ namespace lms {
   ROW(over_limit_requests, "over_limit.requests")                                                                      \
   /* live blocks whose contents are only in the host store */                                                          \
   ROW(away_bytes, "away_bytes.current")                                                                                \
+  ROW(away_blocks, "away_blocks.current")                                                                              \
   /* resident blocks by what keeps them: a pin; a running operation that allocated them; nothing (they may leave) */   \
   ROW(pinned_bytes, "pinned_bytes.current")                                                                            \
   ROW(protected_bytes, "protected_bytes.current")                                                                      \
@@ -57,8 +58,8 @@ namespace lms {
   /* requests served by a cached block, and by fresh pages */                                                          \
   ROW(cached_allocations, "allocations.cached")                                                                        \
   ROW(mapped_allocations, "allocations.mapped")                                                                        \
-  /* requests for device memory, of blocks that are new or come back: those that got fresh pages while nobody had to */ \
-  /* leave, and those for which one other block was paged out, and several */                                          \
+  /* requests for fresh pages, of blocks that are new or come back because they are needed: those for which no */      \
+  /* block had to leave, those for which one was paged out, and several; none of those that passed the limit */        \
   ROW(fresh_requests, "requests.fresh")                                                                                \
   ROW(one_out_requests, "requests.one_out")                                                                            \
   ROW(several_out_requests, "requests.several_out")                                                                    \

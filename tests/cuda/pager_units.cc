@@ -112,6 +112,22 @@ CASE(what_is_read_only_comes_back_without_being_saved_again) {
   CHECK_EQ(program.pager->statistics().clean_drop_blocks, 4);
 }
 
+CASE(what_cannot_be_protected_is_saved_again) {
+  // Each backend maps a page under two addresses and protects one; the pager's backend is the second.
+  sim_fail("cuMemSetAccess", 6, 801);
+  Paged program(2 * block_bytes, false);
+  CHECK(!program.pager->backend().protects());
+  char* kept = program.made(0, 1);
+  for (std::uint64_t round = 0; round < 3; ++round) {
+    program.pager->free(program.made(0, 2, 2 * block_bytes));
+    CHECK(program.used(0, kept, 1).ok());
+    CHECK(Program::accessible(kept, block_bytes, 3));
+  }
+  program.all_is_well();
+  CHECK_EQ(program.pager->statistics().out_blocks, 3);
+  CHECK_EQ(program.pager->statistics().clean_drop_blocks, 0);
+}
+
 CASE(a_strict_limit_fails_allocations_only) {
   Paged program(2 * block_bytes, true);
   char* first = program.made(0, 1);
