@@ -118,7 +118,8 @@ std::unique_ptr<PinnedMemory> PinnedMemory::make(std::shared_ptr<CudaDevice> dev
   return made;
 }
 
-std::unique_ptr<PinnedMemory> PinnedMemory::make_mappable(std::shared_ptr<CudaDevice> device, std::size_t bytes) {
+std::unique_ptr<PinnedMemory> PinnedMemory::make_mappable(const std::shared_ptr<CudaDevice>& device,
+                                                          std::size_t bytes) {
   const CudaScope scope(*device);
   const CudaDriver& driver = device->driver;
   const std::size_t whole = (bytes + cuda_page_bytes - 1) / cuda_page_bytes * cuda_page_bytes;

@@ -27,7 +27,7 @@ class PinnedMemory {
   static std::unique_ptr<PinnedMemory> make(std::shared_ptr<CudaDevice> device, std::size_t bytes);
 
   // Memory that pages() names; null when the driver refuses.
-  static std::unique_ptr<PinnedMemory> make_mappable(std::shared_ptr<CudaDevice> device, std::size_t bytes);
+  static std::unique_ptr<PinnedMemory> make_mappable(const std::shared_ptr<CudaDevice>& device, std::size_t bytes);
 
   PinnedMemory(std::shared_ptr<CudaDevice> device, char* base, std::size_t bytes, bool pinned);
   PinnedMemory(const PinnedMemory&) = delete;

@@ -3,6 +3,8 @@
 import ctypes
 import os
 import tempfile
+import unittest
+import weakref
 
 import torch
 from torch.testing._internal.common_utils import (
@@ -172,7 +174,7 @@ class TestLargeModelSupport(TestCase):
             (ValueError, "policy", {"policy": "fifo"}),
             (TypeError, "strict", {"strict": 1}),
         ],
-        name_fn=lambda error, name, arguments: f"{name}_{arguments[name]}".replace("/", "_"),
+        name_fn=lambda error, name, arguments: f"{name}_{arguments[name]}".replace("/", "_").replace(".", "_"),
     )
     def test_wrong_arguments_are_named(self, error, name, arguments):
         with self.assertRaisesRegex(error, f"^{name}: "):
@@ -194,7 +196,147 @@ class TestLargeModelSupport(TestCase):
         self.assertFalse(torch.cuda.get_enabled_lms())
 
 
+@unittest.skipIf(not torch.cuda.is_available(), "needs a CUDA device whose driver can manage virtual memory")
+class TestLargeModelSupportCuda(TestCase):
+    def tearDown(self):
+        torch.cuda.set_enabled_lms(False)
+        torch.cuda.set_limit_lms(0)
+        torch.lms.disable("cuda")
+        torch.cuda.empty_cache()
+        super().tearDown()
+
+    def stat(self, name):
+        return torch.lms.stats("cuda")[name]
+
+    def away(self, values):
+        """A managed copy of `values` on the device that is not resident."""
+        tensor = values.cuda()
+        torch.lms.reclaim("cuda")
+        self.assertGreaterEqual(self.stat("away_bytes.current"), tensor.untyped_storage().nbytes())
+        return tensor
+
+    @parametrize("policy", ["lru", "iteration"])
+    def test_training_is_bit_equal(self, policy):
+        def train():
+            torch.manual_seed(0)
+            model = torch.nn.Sequential(*(torch.nn.Linear(1024, 1024) for _ in range(8))).cuda()
+            optimizer = torch.optim.Adam(model.parameters())
+            x = torch.randn(2048, 1024).cuda()
+            for _ in range(3):
+                optimizer.zero_grad()
+                model(x).pow(2).mean().backward()
+                optimizer.step()
+            return [t.cpu() for p in model.parameters() for t in (p.detach(), p.grad)]
+
+        expected = train()
+        torch.lms.enable("cuda", limit=64 * MIB, policy=policy)
+        moved = self.stat("out.bytes")
+        actual = train()
+        self.assertGreater(self.stat("out.bytes"), moved)
+        self.assertTrue(all(map(torch.equal, actual, expected)))
+
+    def test_contents_come_back(self):
+        values = [torch.randn(MIB) + i for i in range(8)]
+        torch.lms.enable("cuda", limit=16 * MIB)
+        tensors = [value.cuda() for value in values]
+        self.assertGreater(self.stat("away_bytes.current"), 0)
+        addresses = [tensor.data_ptr() for tensor in tensors]
+        self.assertEqual([tensor.cpu() for tensor in tensors], values)
+        self.assertEqual([tensor.data_ptr() for tensor in tensors], addresses)
+
+    def test_a_written_block_leaves_with_what_was_written(self):
+        torch.lms.enable("cuda", limit=64 * MIB)
+        tensor = self.away(torch.ones(MIB))
+        for value in range(1, 4):
+            tensor.copy_(torch.full((MIB,), float(value)))
+            torch.lms.reclaim("cuda")
+            self.assertEqual(tensor.cpu(), torch.full((MIB,), float(value)))
+
+    def test_default_limit(self):
+        torch.lms.enable("cuda")
+        free, total = torch.cuda.mem_get_info()
+        self.assertLessEqual(torch.lms.limit("cuda"), total * 95 // 100)
+        self.assertGreater(torch.lms.limit("cuda"), free * 90 // 100)
+        with self.assertRaisesRegex(ValueError, f"{total + 1} .*{total}"):
+            torch.lms.enable("cuda", limit=total + 1)
+        with self.assertRaisesRegex(ValueError, "^device: "):
+            torch.lms.enable(f"cuda:{torch.cuda.device_count()}")
+
+    def test_views_stay_resident(self):
+        values = torch.randn(MIB)
+        torch.lms.enable("cuda", limit=64 * MIB)
+        tensor = self.away(values)
+        view = torch.from_dlpack(tensor)
+        self.assertEqual(torch.lms.reclaim("cuda"), 0)
+        self.assertEqual(view.cpu(), values)
+        del view
+        self.assertGreater(torch.lms.reclaim("cuda"), 0)
+        self.assertEqual(tensor.__cuda_array_interface__["data"][0], tensor.data_ptr())
+        self.assertEqual(torch.lms.reclaim("cuda"), 0)
+        self.assertEqual(tensor.cpu(), values)
+        gone = weakref.ref(tensor)
+        del tensor
+        self.assertIsNone(gone())
+        self.assertEqual(self.stat("pinned_bytes.current"), 0)
+
+    def test_streams(self):
+        values = torch.randn(MIB)
+        torch.lms.enable("cuda", limit=16 * MIB)
+        streams = [torch.cuda.Stream() for _ in range(3)]
+        tensors = [values.cuda() for _ in range(6)]
+        for _ in range(4):
+            for index, tensor in enumerate(tensors):
+                stream = streams[index % 3]
+                stream.wait_stream(torch.cuda.current_stream())
+                with torch.cuda.stream(stream):
+                    tensor.copy_(tensor.clone())
+                torch.cuda.current_stream().wait_stream(stream)
+        for tensor in tensors:
+            self.assertEqual(tensor.cpu(), values)
+
+    def test_pin(self):
+        torch.lms.enable("cuda", limit=64 * MIB)
+        tensor = self.away(torch.ones(MIB))
+        with torch.lms.pin(tensor):
+            self.assertEqual(torch.lms.reclaim("cuda"), 0)
+            self.assertGreaterEqual(self.stat("pinned_bytes.current"), 4 * MIB)
+        self.assertGreaterEqual(torch.lms.reclaim("cuda"), 4 * MIB)
+
+    def test_names_and_keys_of_the_older_implementations(self):
+        torch.cuda.init()
+        self.assertNotIn("reclaimed", torch.cuda.memory_stats())
+        torch.cuda.set_limit_lms(16 * MIB)
+        torch.cuda.set_enabled_lms(True)
+        self.assertTrue(torch.cuda.get_enabled_lms() and torch.lms.is_enabled("cuda"))
+        self.assertEqual(torch.lms.limit("cuda"), 16 * MIB)
+        before = torch.cuda.memory_stats()
+        tensors = [torch.ones(MIB).cuda() for _ in range(2)]
+        allocated = torch.cuda.memory_stats()
+        self.assertGreaterEqual(
+            allocated["allocated_bytes.all.current"], before["allocated_bytes.all.current"] + 8 * MIB
+        )
+        torch.cuda.reclaim_inactive()
+        after = torch.cuda.memory_stats()
+        self.assertGreaterEqual(after["reclaimed"], before["reclaimed"] + 2)
+        self.assertGreaterEqual(after["reclaimed_bytes"], before["reclaimed_bytes"] + 8 * MIB)
+        self.assertLess(after["allocated_bytes.all.current"], allocated["allocated_bytes.all.current"])
+        self.assertLessEqual(after["pinned_bytes.all.current"], after["allocated_bytes.all.current"])
+        self.assertIn("Large Model Support", torch.cuda.memory_summary())
+        self.assertTrue(all(bool((tensor.cpu() == 1).all()) for tensor in tensors))
+        torch.cuda.set_enabled_lms(False)
+        self.assertNotIn("reclaimed", torch.cuda.memory_stats())
+
+    def test_disable_brings_everything_back(self):
+        torch.lms.enable("cuda", limit=64 * MIB)
+        tensor = self.away(torch.ones(MIB))
+        torch.lms.disable("cuda")
+        self.assertFalse(torch.lms.is_enabled("cuda"))
+        self.assertEqual(self.stat("away_bytes.current"), 0)
+        self.assertTrue(bool((tensor.cpu() == 1).all()))
+
+
 instantiate_parametrized_tests(TestLargeModelSupport)
+instantiate_parametrized_tests(TestLargeModelSupportCuda)
 
 if __name__ == "__main__":
     run_tests()

@@ -1,10 +1,13 @@
 """The names by which programs written for the older implementations switch Large Model Support on for CUDA.
 
-Sizes are in bytes. Without CUDA the settings are recorded and have no effect, so that such programs run anywhere; for
-CPU tensors see :mod:`torch.lms`. Settings apply to the process, and may be read and written from any thread.
+They are about every CUDA device that the process sees; :mod:`torch.lms` speaks of one at a time, and has more to say.
+Sizes are in bytes. Until CUDA starts, the settings are recorded; without CUDA they have no effect, so that such programs
+run anywhere. Settings apply to the process, and may be read and written from any thread.
 """
 
 from __future__ import annotations
+
+import threading
 
 import torch
 
@@ -18,9 +21,11 @@ __all__ = [
     "set_size_lms",
 ]
 
+_lock = threading.RLock()
 _enabled = False
 _limit = 0
 _size = 1 << 20
+_waiting = False  # whether _apply is among the calls that PyTorch makes when CUDA starts
 
 
 def _check_bytes(name: str, value: int) -> int:
@@ -29,20 +34,46 @@ def _check_bytes(name: str, value: int) -> int:
     return check_bytes(name, value, 0)
 
 
-def set_enabled_lms(enable: bool) -> None:
-    """Enables or disables LMS for CUDA.
+def _apply() -> None:
+    """Gives every device the settings. Called while CUDA starts, or later."""
+    global _waiting
+    with _lock:
+        _waiting = False
+        for index in range(torch.cuda.device_count()):
+            device = torch.device("cuda", index)
+            if _enabled:
+                torch.lms.enable(device, limit=_limit or None, min_size=max(_size, 1))
+            else:
+                torch.lms.disable(device)
 
-    :raises RuntimeError: there is a CUDA device, and this build's LMS manages CPU tensors only.
+
+def _set(enabled: bool, limit: int, size: int) -> None:
+    global _enabled, _limit, _size, _waiting
+    with _lock:
+        before = (_enabled, _limit, _size)
+        _enabled, _limit, _size = enabled, limit, size
+        if not (before[0] or enabled) or torch.version.cuda is None:
+            return  # nothing is enabled and nothing is to be
+        if torch.cuda.is_initialized():
+            try:
+                _apply()
+            except BaseException:
+                _enabled, _limit, _size = before
+                raise
+            return
+        waiting, _waiting = _waiting, True
+    if not waiting:
+        torch.cuda._lazy_call(_apply)  # without the lock, which _apply takes while PyTorch holds one of its own
+
+
+def set_enabled_lms(enable: bool) -> None:
+    """Enables or disables LMS on every CUDA device: now, or when CUDA starts.
+
+    :raises RuntimeError: CUDA has started, and a device cannot do it; the sentence says why.
     """
-    global _enabled
     if not isinstance(enable, bool):
         raise TypeError(f"enable: expected a bool, got {type(enable).__name__}")
-    if enable and torch.cuda.is_available():
-        raise RuntimeError(
-            "LMS in this build of PyTorch manages CPU tensors only and cannot page out CUDA memory; "
-            "leave set_enabled_lms(True) out, or see torch.lms.enable('cpu', limit=...)"
-        )
-    _enabled = enable
+    _set(enable, _limit, _size)
 
 
 def get_enabled_lms() -> bool:
@@ -51,9 +82,13 @@ def get_enabled_lms() -> bool:
 
 
 def set_limit_lms(limit: int) -> None:
-    """Sets the bytes of device memory to allocate before anything is paged out; 0 at first."""
-    global _limit
-    _limit = _check_bytes("limit", limit)
+    """Sets the bytes of each device's memory that large tensors may occupy before any is paged out.
+
+    0, which it is at first: what is free on the device when LMS is enabled, less 5 % for other uses.
+
+    :raises ValueError: LMS is enabled, and a device has less memory than that.
+    """
+    _set(_enabled, _check_bytes("limit", limit), _size)
 
 
 def get_limit_lms() -> int:
@@ -63,8 +98,7 @@ def get_limit_lms() -> int:
 
 def set_size_lms(size: int) -> None:
     """Sets the bytes from which on a tensor may be paged out; 1 MiB at first."""
-    global _size
-    _size = _check_bytes("size", size)
+    _set(_enabled, _limit, _check_bytes("size", size))
 
 
 def get_size_lms() -> int:
@@ -73,4 +107,8 @@ def get_size_lms() -> int:
 
 
 def reclaim_inactive() -> None:
-    """Pages out every inactive tensor in CUDA memory. Nothing is there without CUDA, or while LMS is not enabled."""
+    """Pages out every inactive tensor in the memory of every device for which LMS is enabled."""
+    if torch.cuda.is_initialized():
+        for index in range(torch.cuda.device_count()):
+            if torch.lms.is_enabled(f"cuda:{index}"):
+                torch.lms.reclaim(f"cuda:{index}")

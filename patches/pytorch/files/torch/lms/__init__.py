@@ -6,7 +6,8 @@ file) and gives their memory to others; before an operation uses a block, it is 
 those of the run without LMS, to the bit where PyTorch itself is deterministic.
 
 Every size is in bytes. Every function may be called from any thread, at any time, with live tensors around. A wrong
-argument raises :class:`TypeError` or :class:`ValueError` that names it. Devices: ``"cpu"``.
+argument raises :class:`TypeError` or :class:`ValueError` that names it. Devices: ``"cpu"``, and in a build with CUDA
+``"cuda:0"``, ``"cuda:1"`` and so on, each with a limit of its own; ``"cuda"`` is the current one.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _library
+from . import _devices, _library
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -47,22 +48,7 @@ _POLICIES = ("lru", "iteration")
 _UINT64_MAX = 2**64 - 1
 
 _lock = threading.RLock()  # serialises enable and disable
-_pager: int | None = None  # the CPU pager's handle while LMS is enabled
-_known_pager: int | None = None  # the same, from the first enable on: its blocks outlive disable
-
-
-def _device_type(device: str | torch.device) -> str:
-    if not isinstance(device, (str, torch.device)):
-        raise TypeError(f"device: expected a str or torch.device, got {type(device).__name__}")
-    try:
-        return torch.device(device).type
-    except RuntimeError as error:
-        raise ValueError(f"device: {error}") from None
-
-
-def _check_device(device: str | torch.device) -> None:
-    if _device_type(device) != "cpu":
-        raise ValueError(f"device: {str(device)!r} cannot use LMS in this build of PyTorch; 'cpu' can")
+_active = False  # whether LMS is enabled for any device
 
 
 def _check_bytes(name: str, value: int, minimum: int) -> int:
@@ -98,19 +84,51 @@ def _check_policy(policy: str) -> bytes:
     return policy.encode()
 
 
+def _check_limit(name: str, value: int, device: _devices.Device) -> int:
+    limit = _check_bytes(name, value, 0)
+    capacity = device.kind.capacity(device.index)
+    if capacity is not None and limit > capacity:
+        raise ValueError(f"{name}: {limit} bytes is more than the {capacity} bytes of memory that '{device}' has")
+    return limit
+
+
+def _default_limit(device: _devices.Device) -> int:
+    held = _library.statistics(device)["device_bytes.current"]
+    limit = device.kind.default_limit(device.index, held)
+    if limit is None:
+        raise TypeError(f"limit: '{device}' needs one; expected an int (bytes), got None")
+    return limit
+
+
 def _enabled_pager(device: str | torch.device) -> int:
-    _check_device(device)
-    pager = _pager
+    found = _devices.find(device)
+    pager = _library.pager(found) if _library.enabled(found) else None
     if pager is None:
-        raise RuntimeError(f"LMS is not enabled; call torch.lms.enable({str(device)!r}, limit=...) first")
+        raise RuntimeError(f"LMS is not enabled; call torch.lms.enable('{found}', limit=...) first")
     return pager
+
+
+def _switched() -> None:
+    """Wraps what has to be while LMS is enabled for some device, and nothing else. The caller holds the lock."""
+    global _active
+    from . import _handout, _memory_stats, _wrapping
+
+    active = {device.kind.name for device in _library.devices() if _library.enabled(device)}
+    _wrapping.apply({row for row in _handout.ROWS + _memory_stats.ROWS if active.intersection(row.devices)})
+    _active = bool(active)
+
+
+@functools.lru_cache(None)
+def _shut_down_at_exit() -> None:
+    # The background workers must not outlive the interpreter; blocks stay readable.
+    atexit.register(lambda: [_library.load().lms_shutdown(pager) for pager in _library.pagers()])
 
 
 def enable(
     device: str | torch.device,
     *,
-    limit: int,
-    min_size: int = 1 << 16,
+    limit: int | None = None,
+    min_size: int | None = None,
     store: str | os.PathLike[str] | None = None,
     policy: str = "iteration",
     strict: bool = False,
@@ -119,42 +137,44 @@ def enable(
 
     Tensors that exist already keep their memory; LMS manages what is allocated from now on.
 
-    :param device: ``"cpu"``.
+    :param device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
     :param limit: bytes that managed tensors may occupy in the device's memory, at least 0. It is passed only while
-        everything resident is in use; by how much is in :func:`stats`.
-    :param min_size: bytes from which on a tensor is managed, at least 1; smaller ones use the stock allocator.
+        everything resident is in use; by how much is in :func:`stats`. None, which is for CUDA: what is free on the
+        device now, less 5 % for everything that is no managed tensor.
+    :param min_size: bytes from which on a tensor is managed, at least 1; smaller ones use the stock allocator. None is
+        64 KiB on ``"cpu"`` and 1 MiB on CUDA.
     :param store: an existing directory in which a file holds what is paged out, or None to hold it in host memory. On
         ``"cpu"`` that is the same memory, so a store in a directory is what makes room there.
     :param policy: ``"iteration"`` learns one training iteration, then evicts what is needed last and prefetches what is
         needed next; ``"lru"`` evicts what was used least recently.
-    :param strict: an operation that needs more than ``limit`` raises :class:`torch.OutOfMemoryError`.
+    :param strict: what needs more than ``limit`` raises :class:`torch.OutOfMemoryError`: on ``"cpu"`` every operation, on
+        CUDA every allocation. There, bringing an operation's inputs back passes the limit, as without ``strict``: an
+        operation cannot be stopped any more, and without its inputs it would fail on the device.
+    :raises ValueError: there is no such device, or it has less memory than ``limit``.
     :raises OSError: the store cannot be created in that directory.
-    :raises RuntimeError: this build of PyTorch has no LMS, or the machine cannot provide the address space.
+    :raises RuntimeError: this build of PyTorch has no LMS; the machine cannot provide the address space; the driver or
+        the device cannot manage virtual memory; or CUDA memory comes from another allocator than PyTorch's own.
     """
-    global _pager, _known_pager
-    _check_device(device)
+    found = _devices.find(device)
     if not isinstance(strict, bool):
         raise TypeError(f"strict: expected a bool, got {type(strict).__name__}")
-    options = _library.Options(
-        struct_size=ctypes.sizeof(_library.Options),
-        limit=_check_bytes("limit", limit, 0),
-        store=_check_store(store),
-        policy=_check_policy(policy),
-        strict=strict,
-        address_space=0,
-    )
-    min_size = _check_bytes("min_size", min_size, 1)
-    library = _library.load()
-    from . import _handout
-
+    if limit is not None:
+        limit = _check_bytes("limit", limit, 0)
+    min_size = found.kind.min_size if min_size is None else _check_bytes("min_size", min_size, 1)
+    directory, policy_name = _check_store(store), _check_policy(policy)
+    found.kind.prepare(found.index)  # without the lock: to start CUDA may run what set_enabled_lms left for that time
     with _lock:
-        _library.check(library.lms_torch_cpu_enable(ctypes.byref(options), min_size))
-        _pager = library.lms_torch_cpu_pager()
-        _handout.install(_pager)
-        if _known_pager is None:
-            _known_pager = _pager
-            # The background worker must not outlive the interpreter; blocks stay readable.
-            atexit.register(library.lms_shutdown, _pager)
+        options = _library.Options(
+            struct_size=ctypes.sizeof(_library.Options),
+            limit=_default_limit(found) if limit is None else _check_limit("limit", limit, found),
+            store=directory,
+            policy=policy_name,
+            strict=strict,
+            address_space=0,
+        )
+        _library.check(_library.call(found, "enable", ctypes.byref(options), min_size))
+        _shut_down_at_exit()
+        _switched()
 
 
 def disable(device: str | torch.device) -> None:
@@ -162,23 +182,21 @@ def disable(device: str | torch.device) -> None:
 
     Tensors that LMS managed stay where they are, resident, until they are freed.
 
-    :raises torch.OutOfMemoryError, OSError: something could not be brought back; LMS stays enabled.
+    :raises torch.OutOfMemoryError: the device has too little memory for everything; LMS stays enabled.
+    :raises OSError, RuntimeError: the store could not be read, or the device has failed; LMS stays enabled.
     """
-    global _pager
-    _check_device(device)
+    found = _devices.find(device)
     with _lock:
-        if _pager is None:
-            return
-        from . import _handout
-
-        _library.check(_library.load().lms_torch_cpu_disable())
-        _handout.remove()
-        _pager = None
+        if _library.enabled(found):
+            _library.check(_library.call(found, "disable"))
+            _switched()
 
 
 def is_enabled(device: str | torch.device) -> bool:
     """Whether LMS is enabled for ``device``; False for a device that cannot use it."""
-    return _device_type(device) == "cpu" and _pager is not None
+    name, _ = _devices.parse(device)
+    kind = _devices.KINDS.get(name)
+    return kind is not None and kind.in_this_build() and _library.enabled(_devices.find(device))
 
 
 def limit(device: str | torch.device) -> int:
@@ -193,11 +211,13 @@ def set_limit(device: str | torch.device, nbytes: int) -> None:
     """Changes the limit, and pages out until what is resident fits or nothing more can leave.
 
     :param nbytes: the new limit in bytes, at least 0.
+    :raises ValueError: the device has less memory than that.
     :raises OSError: the store could not be written; what was to leave is still resident.
-    :raises RuntimeError: LMS is not enabled.
+    :raises RuntimeError: LMS is not enabled, or the device has failed.
     """
     nbytes = _check_bytes("nbytes", nbytes, 0)
-    _library.check(_library.load().lms_set_limit(_enabled_pager(device), nbytes))
+    pager = _enabled_pager(device)
+    _library.check(_library.load().lms_set_limit(pager, _check_limit("nbytes", nbytes, _devices.find(device))))
 
 
 def reclaim(device: str | torch.device, nbytes: int | None = None) -> int:
@@ -206,32 +226,25 @@ def reclaim(device: str | torch.device, nbytes: int | None = None) -> int:
     :param nbytes: stop when this many bytes have left; None pages out everything that can leave.
     :returns: the bytes that left.
     :raises OSError: the store could not be written; the tensors are intact.
-    :raises RuntimeError: LMS is not enabled.
+    :raises RuntimeError: LMS is not enabled, or the device has failed.
     """
     nbytes = _UINT64_MAX if nbytes is None else _check_bytes("nbytes", nbytes, 0)
+    pager = _enabled_pager(device)
     reclaimed = ctypes.c_uint64()
-    _library.check(_library.load().lms_reclaim(_enabled_pager(device), nbytes, ctypes.byref(reclaimed)))
+    _library.check(_library.load().lms_reclaim(pager, nbytes, ctypes.byref(reclaimed)))
     return reclaimed.value
 
 
 def stats(device: str | torch.device) -> dict[str, int]:
     """The pager's statistics by name; all zero before the first :func:`enable`. docs/statistics.md explains each."""
-    _check_device(device)
-    library = _library.load()
-    names: list[str] = []
-    while (name := library.lms_statistic_name(len(names))) is not None:
-        names.append(name.decode())
-    values = (ctypes.c_uint64 * len(names))()
-    if _known_pager is not None:
-        library.lms_statistics(_known_pager, values, len(names))
-    return dict(zip(names, values, strict=True))
+    return _library.statistics(_devices.find(device))
 
 
 def reset_peak_stats(device: str | torch.device) -> None:
     """Sets every ``*.peak`` of :func:`stats` to its current value."""
-    _check_device(device)
-    if _known_pager is not None:
-        _library.load().lms_reset_peaks(_known_pager)
+    pager = _library.pager(_devices.find(device))
+    if pager is not None:
+        _library.load().lms_reset_peaks(pager)
 
 
 def trace_start(device: str | torch.device, path: str | os.PathLike[str]) -> None:
@@ -252,7 +265,8 @@ def trace_start(device: str | torch.device, path: str | os.PathLike[str]) -> Non
 
 def trace_stop(device: str | torch.device) -> None:
     """Ends what :func:`trace_start` began, and closes the file."""
-    _library.check(_library.load().lms_trace_stop(_enabled_pager(device)))
+    pager = _enabled_pager(device)
+    _library.check(_library.load().lms_trace_stop(pager))
 
 
 class pin:
@@ -262,7 +276,10 @@ class pin:
     They count as written. What is pinned counts against the limit. Does nothing where LMS does not manage a tensor.
     Inside a compiled function it does nothing either: a compiled graph's inputs are pinned as it is called.
 
-    :raises torch.OutOfMemoryError: they do not fit under the limit, and LMS is strict.
+    On CUDA the tensors are there for work on any stream, and what was enqueued on any stream before the block ends
+    finds them: the memory is not taken away before that work is done.
+
+    :raises torch.OutOfMemoryError: the device has no room for them, or on ``"cpu"`` a strict limit has none.
     """
 
     def __init__(self, *tensors: torch.Tensor) -> None:
@@ -274,7 +291,7 @@ class pin:
 
     def __enter__(self) -> Self:
         if not torch.compiler.is_dynamo_compiling():
-            tokens = torch.ops.lms.pin(list(self._tensors), True) if _known_pager is not None else []
+            tokens = torch.ops.lms.pin(list(self._tensors), True) if _library.is_loaded() else []
             self._tokens.append(tokens)
         return self
 
@@ -287,32 +304,15 @@ def pinned_call(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Decorates the method that runs a compiled graph, whose kernels bypass the dispatcher.
 
     The tensors among its inputs are pinned from start to end, what it allocates is protected until the end, and what
-    it returns may be paged out from then on. A pin is no reference: the graph may free an input early.
+    it returns may be paged out from then on.
     """
 
     @functools.wraps(call)
     def call_pinned(self: Any, inputs: Any) -> Any:
-        pager = _pager
-        if pager is None:
+        if not _active:
             return call(self, inputs)
-        library = _library.load()
-        tokens = _pin_all(inputs)
-        library.lms_scope_begin(pager)
-        try:
-            outputs = call(self, inputs)
-            # No operation has seen the outputs, and only what was seen may be paged out: a pin counts.
-            torch.ops.lms.unpin(_pin_all(outputs))
-            return outputs
-        finally:
-            library.lms_scope_end(pager)
-            torch.ops.lms.unpin(tokens)
+        from . import _handout
+
+        return _handout.call_graph(call, self, inputs)
 
     return call_pinned
-
-
-def _pin_all(values: Any) -> list[int]:
-    tensors = (
-        [value for value in values if isinstance(value, torch.Tensor)] if isinstance(values, (list, tuple)) else []
-    )
-    with torch._C._DisableTorchDispatch():  # no dispatch mode must see an operator that the program did not call
-        return torch.ops.lms.pin(tensors, True)

@@ -1,72 +1,229 @@
 """Memory that PyTorch hands to code which does not go through the dispatcher, kept resident meanwhile.
 
-Such code would work without this, since a fault brings a block back; but a system call that is given the memory of a
-block that is away fails with EFAULT instead of faulting. So a view for NumPy or DLPack pins its block while it lives,
-and reading or writing a storage from a file pins it during the call.
+On the CPU such code would work without this, since a fault brings a block back; but a system call that is given the
+memory of a block that is away fails with EFAULT instead of faulting. On CUDA nothing serves a fault: a kernel that
+reaches a block which is away fails. So a view for NumPy, CuPy, Numba or DLPack pins its block while it lives, a kernel
+that Triton launches and a compiled graph pin what they are given, and reading or writing a storage from a file pins it
+during the call.
 
-One table lists what is wrapped. :func:`install` puts the wrappers in place when LMS is enabled, :func:`remove` takes
-them out when it is disabled: with LMS off nothing differs from stock.
+A pin counts as a write. Those of views are good for every stream; those of launches, which know theirs, for the
+current one.
 """
 
 from __future__ import annotations
 
-import functools
+import threading
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import torch
 import torch.utils.dlpack
 
-from . import _library
+from . import _devices, _library
+from ._wrapping import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    _Wrapper = Callable[[int, Callable[..., Any]], Callable[..., Any]]
+    _Method = Callable[..., Any]
 
 
-def _pinned_alias(pager: int, tensor: torch.Tensor) -> torch.Tensor | None:
-    """The same bytes under a storage that holds a pin, or None when they are not LMS's."""
-    if not _library.load().lms_owns(pager, tensor.data_ptr()):
-        return None
-    # A dispatch mode must not see an operator that the program did not call.
+def pin(tensors: list[torch.Tensor], current_stream: bool) -> list[int]:
+    """Pins the storages of all tensors; the result goes to :func:`unpin` once."""
+    with torch._C._DisableTorchDispatch():  # no dispatch mode must see an operator that the program did not call
+        return torch.ops.lms.pin(tensors, True, current_stream)
+
+
+def unpin(tokens: list[int], current_stream: bool) -> None:
+    if tokens:
+        torch.ops.lms.unpin(tokens, current_stream)
+
+
+# ------------------------------------------------------------------------------------------------ views
+
+
+def _pinned_alias(tensor: torch.Tensor) -> torch.Tensor:
+    """The same bytes under a storage that holds a pin, or the tensor itself where they are not LMS's."""
+    if _library.owner(tensor.data_ptr()) is None:
+        return tensor
     with torch._C._DisableTorchDispatch():
         return torch.ops.lms.pinned_alias(tensor)
 
 
-def _numpy(pager: int, stock: Callable[..., Any]) -> Callable[..., Any]:
+def _numpy(stock: _Method) -> _Method:
     def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         array = stock(self, *args, **kwargs)  # with every check, and every conversion that `force` asks for
         base = getattr(array, "base", None)  # the tensor that owns the array's memory
-        alias = _pinned_alias(pager, base) if type(base) is torch.Tensor else None
-        return array if alias is None else stock(alias)
+        alias = _pinned_alias(base) if type(base) is torch.Tensor else base
+        return array if alias is base else stock(alias)
 
     return numpy
 
 
-def _to_dlpack(pager: int, stock: Callable[..., Any]) -> Callable[..., Any]:
+def _to_dlpack(stock: _Method) -> _Method:
     def to_dlpack(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        exported = isinstance(tensor, torch.Tensor) and tensor.layout == torch.strided and tensor.device.type == "cpu"
-        if exported and not tensor.requires_grad:
+        exported = (
+            isinstance(tensor, torch.Tensor)
+            and tensor.layout == torch.strided
+            and tensor.device.type in _devices.KINDS
+            and not tensor.requires_grad
+        )
+        if exported:
             if kwargs.get("copy"):
                 # The copy, too, is read through a raw pointer.
                 kwargs, tensor = {**kwargs, "copy": None}, tensor.clone()
-            tensor = tensor if (alias := _pinned_alias(pager, tensor)) is None else alias
+            tensor = _pinned_alias(tensor)
         return stock(tensor, *args, **kwargs)
 
     return to_dlpack
 
 
-def _storage_method(pager: int, stock: Callable[..., Any]) -> Callable[..., Any]:
+# The pins of tensors that an array interface was asked of, by the tensor object and the memory that it had.
+_interfaces: dict[tuple[int, int], weakref.finalize] = {}
+
+
+def _cuda_array_interface(stock: property) -> property:
+    # The interface is a dictionary that owns nothing; whoever reads it keeps the tensor object alive as long as he uses
+    # the memory. So the pin lives as long as that object.
+    def cuda_array_interface(self: torch.Tensor) -> dict[str, Any]:
+        interface = stock.__get__(self)
+        address = interface["data"][0]
+        key = (id(self), address)
+        if key not in _interfaces and address != 0 and _library.owner(address) is not None:
+
+            def drop(tokens: list[int]) -> None:
+                del _interfaces[key]
+                unpin(tokens, False)
+
+            _interfaces[key] = weakref.finalize(self, drop, pin([self], False))
+            _interfaces[key].atexit = False
+        return interface
+
+    return property(cuda_array_interface, doc=stock.__doc__)
+
+
+# ------------------------------------------------------------------------------------------------ calls
+
+
+def _tensors(values: Any) -> Iterator[torch.Tensor]:
+    """The tensors among the arguments of a kernel: also those in sequences, and those that a descriptor is based on."""
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, (list, tuple)):
+            yield from _tensors(value)
+        elif isinstance(base := getattr(value, "base", None), torch.Tensor):  # TensorDescriptor, TensorWrapper
+            yield base
+
+
+def _launch(call: Callable[[], Any], arguments: Any, stream: int | None) -> Any:
+    """Makes a call that launches a kernel with these arguments, on the stream with that handle or on the current one."""
+    tensors = [tensor for tensor in _tensors(arguments) if tensor.is_cuda]
+    if stream is None:
+        stream = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())
+    current = all(torch._C._cuda_getCurrentRawStream(tensor.device.index) == stream for tensor in tensors)
+    tokens = pin(tensors, current)
+    try:
+        return call()
+    finally:
+        unpin(tokens, current)
+
+
+def _triton_function(stock: _Method) -> _Method:
+    """``kernel[grid](...)``, whatever decorates the kernel."""
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return _launch(lambda: stock(self, *args, **kwargs), (args, tuple(kwargs.values())), None)
+
+    return run
+
+
+def _triton_binary(stock: _Method) -> _Method:
+    """The same for a kernel that the program compiled beforehand."""
+
+    def getitem(self: Any, grid: Any) -> Any:
+        runner = stock(self, grid)
+
+        def run(*args: Any, stream: int | None = None) -> Any:
+            return _launch(lambda: runner(*args, stream=stream), args, stream)
+
+        return run
+
+    return getitem
+
+
+def _kernel_of_graph(stock: _Method) -> _Method:
+    """The same for a kernel of a compiled graph: most graphs have pinned all that their kernels are given."""
+
+    def run(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _graph.all_pinned:
+            return stock(self, *args, **kwargs)
+        return _launch(lambda: stock(self, *args, **kwargs), (args, tuple(kwargs.values())), kwargs.get("stream"))
+
+    return run
+
+
+def _raw_call(stock: _Method) -> _Method:
+    """A function that runs kernels on its tensor arguments, and on what it allocates, outside of any operation."""
+
+    def raw_call(*args: Any, **kwargs: Any) -> Any:
+        return pinned(lambda: stock(*args, **kwargs), (args, tuple(kwargs.values())), False)
+
+    return raw_call
+
+
+def pinned(call: Callable[[], Any], inputs: Any, current_stream: bool) -> Any:
+    """Makes a call with the tensors among its inputs pinned, what it allocates protected until the end, and what it
+    returns free to be paged out from then on. A pin is no reference: the call may free an input early.
+    """
+    library, pagers = _library.load(), _library.pagers()
+    tokens = pin(list(_tensors(inputs)), current_stream)
+    for pager in pagers:
+        library.lms_scope_begin(pager)
+    try:
+        outputs = call()
+        # No operation has seen the outputs, and only what was seen may be paged out: a pin counts.
+        unpin(pin(list(_tensors((outputs,))), current_stream), current_stream)
+        return outputs
+    finally:
+        for pager in pagers:
+            library.lms_scope_end(pager)
+        unpin(tokens, current_stream)
+
+
+class _Graph(threading.local):
+    all_pinned = False  # whether this thread runs a compiled graph whose constants are known
+
+
+_graph = _Graph()
+
+
+def call_graph(call: Callable[[Any, Any], Any], graph: Any, inputs: Any) -> Any:
+    """Runs a compiled graph, whose kernels bypass the dispatcher, through its method ``call(graph, inputs)``."""
+    constants = getattr(graph, "constants", None)
+    before = _graph.all_pinned
+    # What a graph froze into itself is pinned kernel by kernel.
+    _graph.all_pinned = constants is not None and not getattr(graph, "frozen_param_names", None)
+    try:
+        return pinned(lambda: call(graph, inputs), (inputs, tuple((constants or {}).values())), True)
+    finally:
+        _graph.all_pinned = before
+
+
+# ------------------------------------------------------------------------------------------------ files
+
+
+def _storage_method(stock: _Method) -> _Method:
     def with_storage_resident(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
         if self.device.type != "cpu":
-            return stock(self, *args, **kwargs)
-        with _library.resident(pager, self.data_ptr()):
+            return stock(self, *args, **kwargs)  # copies through an operation
+        with _library.resident(self.data_ptr()):
             return stock(self, *args, **kwargs)
 
     return with_storage_resident
 
 
-def _write_record(pager: int, stock: Callable[..., Any]) -> Callable[..., Any]:
+def _write_record(stock: _Method) -> _Method:
     def write_record(self: Any, name: str, data: Any, size: int) -> Any:
         if isinstance(data, torch.UntypedStorage) and data.device.type == "cpu":
             address = data.data_ptr()
@@ -74,45 +231,48 @@ def _write_record(pager: int, stock: Callable[..., Any]) -> Callable[..., Any]:
             address = data
         else:  # str or bytes
             return stock(self, name, data, size)
-        with _library.resident(pager, address):
+        with _library.resident(address):
             return stock(self, name, data, size)
 
     return write_record
 
 
-_TABLE: tuple[tuple[Any, str, _Wrapper], ...] = (
-    (torch.Tensor, "numpy", _numpy),  # also what Tensor.__array__ calls
-    (torch._C, "_to_dlpack", _to_dlpack),  # what Tensor.__dlpack__ calls, as is the next
-    (torch._C, "_to_dlpack_versioned", _to_dlpack),
-    (torch.utils.dlpack, "to_dlpack", _to_dlpack),
-    (torch, "to_dlpack", _to_dlpack),
-    (torch.UntypedStorage, "_write_file", _storage_method),
-    (torch.UntypedStorage, "_set_from_file", _storage_method),
-    (torch._C.PyTorchFileWriter, "write_record", _write_record),
+_ANY = ("cpu", "cuda")
+_CPU = ("cpu",)
+_CUDA = ("cuda",)
+
+ROWS: tuple[Row, ...] = (
+    Row(_CPU, "torch:Tensor", "numpy", _numpy),  # also what Tensor.__array__ calls
+    Row(_ANY, "torch._C", "_to_dlpack", _to_dlpack),  # what Tensor.__dlpack__ calls, as is the next
+    Row(_ANY, "torch._C", "_to_dlpack_versioned", _to_dlpack),
+    Row(_ANY, "torch.utils.dlpack", "to_dlpack", _to_dlpack),
+    Row(_ANY, "torch", "to_dlpack", _to_dlpack),  # before 2.9, what Tensor.__dlpack__ calls
+    Row(_CUDA, "torch:Tensor", "__dlpack_c_exchange_api__", None),  # would export without calling any of these
+    Row(_CUDA, "torch:Tensor", "__cuda_array_interface__", _cuda_array_interface),
+    Row(_CUDA, "triton.runtime.jit:JITFunction", "run", _triton_function),
+    Row(_CUDA, "triton.compiler.compiler:CompiledKernel", "__getitem__", _triton_binary),
+    Row(_CUDA, "torch._inductor.runtime.triton_heuristics:CachingAutotuner", "run", _kernel_of_graph),
+    Row(_CUDA, "torch._C:_aoti.AOTIModelContainerRunnerCuda", "run", _raw_call),  # code compiled ahead of time
+    Row(_CUDA, "torch._C:_aoti.AOTIModelPackageLoader", "run", _raw_call),
+    Row(_CUDA, "torch._C:_aoti.AOTIModelPackageLoader", "boxed_run", _raw_call),
+    *(
+        Row(_CUDA, "torch._C", name, _raw_call)  # torch.cuda.comm, which is DataParallel's, and torch.cuda.nccl
+        for name in (
+            "_broadcast",
+            "_broadcast_coalesced",
+            "_broadcast_out",
+            "_gather",
+            "_gather_out",
+            "_scatter",
+            "_scatter_out",
+            "_nccl_all_gather",
+            "_nccl_all_reduce",
+            "_nccl_broadcast",
+            "_nccl_reduce",
+            "_nccl_reduce_scatter",
+        )
+    ),
+    Row(_CPU, "torch:UntypedStorage", "_write_file", _storage_method),
+    Row(_CPU, "torch:UntypedStorage", "_set_from_file", _storage_method),
+    Row(_CPU, "torch._C:PyTorchFileWriter", "write_record", _write_record),
 )
-
-# What install() replaced: owner, name, the wrapper, and the stock attribute or None where the owner had inherited it.
-_installed: list[tuple[Any, str, Any, Any]] = []
-
-
-def install(pager: int) -> None:
-    """Wraps every row of the table, unless it is wrapped. The caller serialises install and remove."""
-    if _installed:
-        return
-    for owner, name, wrapper in _TABLE:
-        stock = getattr(owner, name)
-        wrapped = functools.wraps(stock)(wrapper(pager, stock))
-        _installed.append((owner, name, wrapped, vars(owner).get(name)))
-        setattr(owner, name, wrapped)
-
-
-def remove() -> None:
-    """Puts the stock attributes back."""
-    while _installed:
-        owner, name, wrapped, own = _installed.pop()
-        if vars(owner).get(name) is not wrapped:
-            continue  # somebody wrapped it once more: ours has to stay below theirs
-        if own is None:
-            delattr(owner, name)
-        else:
-            setattr(owner, name, own)

@@ -1,6 +1,6 @@
-"""The native library behind :mod:`torch.lms`: found, loaded once, its C functions declared, its failures raised.
+"""The native libraries behind :mod:`torch.lms`: found, loaded once, their C functions declared, their failures raised.
 
-Nothing is loaded before the first function of :mod:`torch.lms` that needs it is called.
+A library is loaded when the first function that needs it is called, and not before.
 """
 
 from __future__ import annotations
@@ -9,18 +9,16 @@ import contextlib
 import ctypes
 import os
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+
+from . import _devices
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-
-# A graft adds the first one next to PyTorch's own libraries; in a full build the second one has the same symbols.
-_NAMES = ("libtorch_lms.so", "libtorch_cpu.so")
-
-_OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED = range(5)
+_OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED, _DEVICE_FAILED = range(6)
 
 
 class Options(ctypes.Structure):
@@ -43,10 +41,17 @@ class _PinToken(ctypes.Structure):
 
 
 _HANDLE = ctypes.c_void_p
-_PROTOTYPES = {
-    "lms_torch_cpu_enable": (ctypes.c_int, [ctypes.POINTER(Options), ctypes.c_uint64]),
-    "lms_torch_cpu_disable": (ctypes.c_int, []),
-    "lms_torch_cpu_pager": (_HANDLE, []),
+
+# What each kind of device has for itself, as lms_torch_<kind>_<name>. The kind's arguments come first.
+_OF_A_KIND: dict[str, tuple[Any, list[Any]]] = {
+    "enable": (ctypes.c_int, [ctypes.POINTER(Options), ctypes.c_uint64]),
+    "disable": (ctypes.c_int, []),
+    "enabled": (ctypes.c_int, []),
+    "pager": (_HANDLE, []),  # null before the first use; its blocks outlive disable
+}
+
+# What serves the pagers of all devices. The CPU's library, the first that is loaded, has it.
+_OF_ALL: dict[str, tuple[Any, list[Any]]] = {
     "lms_shutdown": (None, [_HANDLE]),
     "lms_set_limit": (ctypes.c_int, [_HANDLE, ctypes.c_uint64]),
     "lms_limit": (ctypes.c_uint64, [_HANDLE]),
@@ -65,36 +70,53 @@ _PROTOTYPES = {
 }
 
 _lock = threading.Lock()
-_loaded: ctypes.CDLL | None = None
+_loaded: dict[str, ctypes.CDLL] = {}
 
 
-def load() -> ctypes.CDLL:
-    """Returns the library, loading it on the first call. Thread-safe.
+def load(kind: str = "cpu") -> ctypes.CDLL:
+    """Returns the library of a kind of device, loading it on the first call. Thread-safe.
 
-    :raises RuntimeError: this build of PyTorch has no LMS.
+    :raises RuntimeError: this build of PyTorch has no LMS for that kind.
     """
-    global _loaded
-    with _lock:
-        if _loaded is None:
-            _loaded = _find()
-        return _loaded
+    library = _loaded.get(kind)
+    if library is None:
+        with _lock:
+            for name in ("cpu", kind):  # the others build upon the CPU's
+                if name not in _loaded:
+                    _loaded[name] = _find(_devices.KINDS[name])
+        library = _loaded[kind]
+    return library
 
 
-def _find() -> ctypes.CDLL:
+def _find(kind: _devices.Kind) -> ctypes.CDLL:
     folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
-    for name in _NAMES:
+    prefix = f"lms_torch_{kind.name}_"
+    # A graft adds the first library next to PyTorch's own; in a full build the second one has the same symbols.
+    for name in kind.libraries:
         path = os.path.join(folder, name)
         if not os.path.exists(path):
             continue
         library = ctypes.CDLL(path)
-        if hasattr(library, "lms_torch_cpu_enable"):
-            for function, (result, arguments) in _PROTOTYPES.items():
-                declared = getattr(library, function)
-                declared.restype, declared.argtypes = result, arguments
+        if hasattr(library, f"{prefix}enable"):
+            index = [ctypes.c_int] * len(kind.arguments(0))
+            for function, (result, arguments) in _OF_A_KIND.items():
+                declared = getattr(library, prefix + function)
+                declared.restype, declared.argtypes = result, index + arguments
+            if not _loaded:
+                for function, (result, arguments) in _OF_ALL.items():
+                    declared = getattr(library, function)
+                    declared.restype, declared.argtypes = result, arguments
             return library
     raise RuntimeError(
-        f"this build of PyTorch has no Large Model Support: none of {', '.join(_NAMES)} in {folder} has it"
+        f"this build of PyTorch has no Large Model Support for {kind.name!r}: "
+        f"none of {', '.join(kind.libraries)} in {folder} has it"
     )
+
+
+def call(device: _devices.Device, function: str, *arguments: Any) -> Any:
+    """Calls ``lms_torch_<kind>_<function>`` for a device."""
+    native = getattr(load(device.kind.name), f"lms_torch_{device.kind.name}_{function}")
+    return native(*device.kind.arguments(device.index), *arguments)
 
 
 def check(status: int) -> None:
@@ -103,7 +125,7 @@ def check(status: int) -> None:
     :raises ValueError: an option is wrong.
     :raises torch.OutOfMemoryError: no memory under the limit (strict), in the address space, or on the machine.
     :raises OSError: the host store could not be created, written or read.
-    :raises RuntimeError: this machine, or this state, cannot do that.
+    :raises RuntimeError: this machine, or this state, cannot do that; or the device has failed.
     """
     if status == _OK:
         return
@@ -111,19 +133,67 @@ def check(status: int) -> None:
     if status == _INVALID_ARGUMENT:
         raise ValueError(message)
     if status == _OUT_OF_MEMORY:
-        raise torch.OutOfMemoryError(message)
+        raise torch.cuda.OutOfMemoryError(message)  # the name under which every release has it
     if status == _STORE_FAILED:
         raise OSError(message)
     raise RuntimeError(message)
 
 
+def statistics(device: _devices.Device) -> dict[str, int]:
+    """Every statistic of the device's pager by name; all zero while it has none."""
+    library = load()
+    names: list[str] = []
+    while (name := library.lms_statistic_name(len(names))) is not None:
+        names.append(name.decode())
+    values = (ctypes.c_uint64 * len(names))()
+    handle = pager(device)
+    if handle is not None:
+        library.lms_statistics(handle, values, len(names))
+    return {name: values[index] for index, name in enumerate(names)}
+
+
+def is_loaded() -> bool:
+    """Whether any library is loaded, which is when LMS was enabled or asked for its statistics for the first time."""
+    return bool(_loaded)
+
+
+def enabled(device: _devices.Device) -> bool:
+    """Whether LMS is enabled for the device."""
+    return device.kind.name in _loaded and bool(call(device, "enabled"))
+
+
+def pager(device: _devices.Device) -> int | None:
+    """The device's pager, from its first use on."""
+    return call(device, "pager") if device.kind.name in _loaded else None
+
+
+def devices() -> list[_devices.Device]:
+    """The devices of every kind that has been used."""
+    kinds = [_devices.KINDS[name] for name in tuple(_loaded)]
+    return [_devices.Device(kind, index) for kind in kinds for index in range(kind.count())]
+
+
+def pagers() -> list[int]:
+    """The pagers of all devices."""
+    return [handle for handle in map(pager, devices()) if handle is not None]
+
+
+def owner(address: int) -> int | None:
+    """The pager whose block contains ``address``, or None."""
+    return next((handle for handle in pagers() if load().lms_owns(handle, address)), None)
+
+
 @contextlib.contextmanager
-def resident(pager: int, address: int) -> Iterator[None]:
+def resident(address: int) -> Iterator[None]:
     """Keeps the block that contains ``address`` resident; does nothing when the address is not LMS's."""
+    handle = owner(address)
+    if handle is None:
+        yield
+        return
     library = load()
     token = _PinToken()
-    check(library.lms_pin(pager, address, 1, ctypes.byref(token)))
+    check(library.lms_pin(handle, address, 1, ctypes.byref(token)))
     try:
         yield
     finally:
-        library.lms_unpin(pager, token)
+        library.lms_unpin(handle, token)

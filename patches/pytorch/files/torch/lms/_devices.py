@@ -1,0 +1,139 @@
+"""The devices whose tensors LMS manages: one class per kind of device, one row per kind in the table at the end.
+
+What a kind says of itself is all that differs between devices; the rest of :mod:`torch.lms` treats them alike. Sizes
+are in bytes. Nothing here starts CUDA except :meth:`prepare`.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import torch
+
+
+class Kind:
+    """What differs between kinds of devices."""
+
+    name: str
+    libraries: tuple[str, ...]  # a graft's own, then the one that has the same symbols in a full build
+    min_size: int  # the default
+
+    def in_this_build(self) -> bool:
+        return True
+
+    def index(self, requested: int | None) -> int:
+        """The index of the device that is meant; None is what a device without an index says."""
+        raise NotImplementedError
+
+    def count(self) -> int:
+        """How many devices of the kind there are."""
+        raise NotImplementedError
+
+    def label(self, index: int) -> str:
+        return self.name
+
+    def arguments(self, index: int) -> tuple[int, ...]:
+        """What the kind's C functions take first."""
+        return ()
+
+    def prepare(self, index: int) -> None:
+        """Makes the device ready for use, or raises."""
+
+    def capacity(self, index: int) -> int | None:
+        """Bytes that the device has; None where a limit above that is no mistake."""
+        return None
+
+    def default_limit(self, index: int, held: int) -> int | None:
+        """What a limit of None stands for, when the pager holds `held` bytes already; None: it has to be given."""
+        return None
+
+
+class Cpu(Kind):
+    """This machine's RAM, as far as it holds tensors."""
+
+    name = "cpu"
+    libraries = ("libtorch_lms.so", "libtorch_cpu.so")
+    min_size = 1 << 16
+
+    def index(self, requested: int | None) -> int:
+        return 0  # "cpu:1" is the same memory
+
+    def count(self) -> int:
+        return 1
+
+
+class Cuda(Kind):
+    """A CUDA device, by its index among those that the process sees."""
+
+    name = "cuda"
+    libraries = ("libtorch_lms_cuda.so", "libtorch_cuda.so")
+    min_size = 1 << 20  # what the stock allocator calls a large request
+
+    def in_this_build(self) -> bool:
+        return torch.version.cuda is not None
+
+    def index(self, requested: int | None) -> int:
+        if requested is not None:
+            return requested
+        # Whoever makes another device the current one starts CUDA.
+        return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+
+    def count(self) -> int:
+        return torch.cuda.device_count()
+
+    def label(self, index: int) -> str:
+        return f"cuda:{index}"
+
+    def arguments(self, index: int) -> tuple[int, ...]:
+        return (index,)
+
+    def prepare(self, index: int) -> None:
+        torch.cuda.init()  # says it when there is no device, no driver, or one that is too old
+        if index >= self.count():
+            raise ValueError(f"device: 'cuda:{index}' does not exist; this process sees {self.count()} CUDA device(s)")
+
+    def capacity(self, index: int) -> int | None:
+        return torch.cuda.mem_get_info(index)[1]
+
+    def default_limit(self, index: int, held: int) -> int | None:
+        return (torch.cuda.mem_get_info(index)[0] + held) * 95 // 100
+
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Cpu(), Cuda())}
+
+
+class Device(NamedTuple):
+    """A device of a kind in the table."""
+
+    kind: Kind
+    index: int
+
+    def __str__(self) -> str:
+        return self.kind.label(self.index)
+
+
+def parse(device: str | torch.device) -> tuple[str, int | None]:
+    """The type and the index of any device.
+
+    :raises TypeError, ValueError: it is not one.
+    """
+    if not isinstance(device, (str, torch.device)):
+        raise TypeError(f"device: expected a str or torch.device, got {type(device).__name__}")
+    try:
+        parsed = torch.device(device)
+    except RuntimeError as error:
+        raise ValueError(f"device: {error}") from None
+    return parsed.type, parsed.index
+
+
+def find(device: str | torch.device) -> Device:
+    """The device that is meant; ``"cuda"`` is the current one.
+
+    :raises TypeError, ValueError: it is none that this build's LMS can manage.
+    """
+    name, index = parse(device)
+    kind = KINDS.get(name)
+    if kind is None or not kind.in_this_build():
+        able = [repr(each.name) for each in KINDS.values() if each.in_this_build()]
+        raise ValueError(f"device: {str(device)!r} cannot use LMS in this build of PyTorch; {' and '.join(able)} can")
+    return Device(kind, kind.index(index))

@@ -1,0 +1,112 @@
+"""Runs every check under programs/ with a grafted CUDA wheel on the simulated CUDA: what torch.lms and torch.cuda promise.
+
+A check is a function ``check_*`` of a module ``checks_*``; e2e/programs/run_checks.py gives each a process.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import os
+import re
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+PROGRAMS = Path(__file__).parent / "programs"
+RUNNER = Path(__file__).parents[1] / "e2e" / "programs" / "run_checks.py"
+UPSTREAM = Path(__file__).parents[2] / "patches" / "pytorch" / "files" / "test" / "test_lms.py"
+Outcomes = Callable[[str], dict[str, dict[str, Any]]]
+
+
+def checks() -> list[tuple[str, str]]:
+    found = []
+    for path in sorted(PROGRAMS.glob("checks_*.py")):
+        functions = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
+        found += [(path.stem, function.name) for function in functions if function.name.startswith("check_")]
+    return found
+
+
+@pytest.fixture(scope="session")
+def environment(cuda_python: Path, simulated_cuda: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment in which that interpreter finds the simulated CUDA, and the programs their kernels."""
+    scratch = tmp_path_factory.mktemp("checks")
+    release = subprocess.run(
+        [cuda_python, "-c", "import torch; print(torch.version.cuda)"], capture_output=True, text=True, check=True
+    ).stdout.partition(".")[0]
+    driver, runtime = simulated_cuda / "libcuda.so.1", simulated_cuda / f"libcudart.so.{release}"
+    command = ["g++", "-std=c++14", "-O2", "-shared", "-fPIC", "-fvisibility=hidden", "-o", scratch / "kernels.so"]
+    command += [PROGRAMS / "kernels.cc", "-I", Path(__file__).parent / "simulator", driver, runtime]
+    subprocess.run(command, check=True)
+    (scratch / "libcuda.so").symlink_to(driver)  # Triton links against it
+    return {
+        **{name: value for name, value in os.environ.items() if name != "CI"},
+        "LD_PRELOAD": f"{driver} {runtime}",  # the wheel's own search path comes before LD_LIBRARY_PATH
+        "LD_LIBRARY_PATH": str(simulated_cuda),
+        "LIBRARY_PATH": str(scratch),
+        "LMS_TEST_KERNELS": str(scratch / "kernels.so"),
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONPATH": str(PROGRAMS),
+        "TMPDIR": str(scratch),
+        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
+        "TORCHINDUCTOR_COMPILE_THREADS": "1",
+        "TRITON_CACHE_DIR": str(scratch / "triton"),
+    }
+
+
+@pytest.fixture(scope="session")
+def outcomes(cuda_python: Path, environment: dict[str, str], request: pytest.FixtureRequest) -> Outcomes:
+    """The outcomes of a module's selected checks, by name; the module runs when the first of them is asked for."""
+    selected: dict[str, list[str]] = {}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.originalname == "test_cuda_check":
+            selected.setdefault(item.callspec.params["module"], []).append(item.callspec.params["name"])
+    known: dict[str, dict[str, dict[str, Any]]] = {}
+
+    def run(module: str) -> dict[str, dict[str, Any]]:
+        if module not in known:
+            result = subprocess.run(
+                [str(cuda_python), str(RUNNER), module, *selected[module]],
+                capture_output=True,
+                text=True,
+                cwd=environment["TMPDIR"],
+                env=environment,
+                check=False,
+            )
+            known[module] = {outcome["check"]: outcome for outcome in map(json.loads, result.stdout.splitlines())}
+            if missing := set(selected[module]) - set(known[module]):
+                raise RuntimeError(
+                    f"{module} ended with status {result.returncode} without {missing}:\n{result.stderr}"
+                )
+        return known[module]
+
+    return run
+
+
+@pytest.mark.parametrize(("module", "name"), [pytest.param(*check, id="-".join(check)) for check in checks()])
+def test_cuda_check(module: str, name: str, outcomes: Outcomes) -> None:
+    outcome = outcomes(module)[name]
+    assert outcome["status"] == "passed", f"{outcome['status']} after {outcome['seconds']} s\n{outcome['text']}"
+
+
+def test_upstream_style_tests(cuda_python: Path, environment: dict[str, str]) -> None:
+    """What the patch adds to PyTorch's own suite for CUDA; training needs cuBLAS, and so a real device."""
+    suite = "TestLargeModelSupportCuda"
+    names = re.findall(r"^    def (test_\w+)", UPSTREAM.read_text().partition(f"class {suite}")[2], re.MULTILINE)
+    chosen = [f"{suite}.{name}" for name in names if name != "test_training_is_bit_equal"]
+    assert len(chosen) == len(names) - 1 > 0
+    result = subprocess.run(
+        [str(cuda_python), str(UPSTREAM), *chosen],
+        capture_output=True,
+        text=True,
+        cwd=environment["TMPDIR"],
+        env=environment,
+        timeout=300,
+        check=False,
+    )
+    assert result.returncode == 0, result.stderr
+    assert f"Ran {len(chosen)} tests" in result.stderr and "skipped" not in result.stderr, result.stderr
