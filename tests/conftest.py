@@ -8,31 +8,47 @@ import shutil
 import subprocess
 import sys
 import venv
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from lmsbuild import catalogue, paths
+from lmsbuild.target import target_for
+from lmsbuild.wheel import file_sha256
+
 TAG = "v2.13.0"
+CUDA_TAG = "v2.6.0"  # whose official wheel is a CUDA build
 NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with the patched wheel
 
 
-def run_tool(*arguments: str | Path, check: bool = True) -> subprocess.CompletedProcess[str]:
-    """Runs the tool that is installed beside the running interpreter."""
-    words = [str(Path(sys.executable).with_name("lmsbuild")), *map(str, arguments)]
+def build_wheel(tag: str, output: Path) -> Path:
+    """Has the tool that is installed beside the running interpreter build the wheel of `tag` for it.
+
+    Base wheels are cached where LMSBUILD_CACHE says.
+    """
+    python = target_for(None).interpreter
+    if python not in catalogue.find_tag(paths.patches_folder(), tag).interpreters:
+        pytest.skip(f"needs an interpreter that {tag} has an official wheel for, not {python}")
+    words = [Path(sys.executable).with_name("lmsbuild"), "pytorch", tag, "--output", output]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if check and done.returncode:
-        pytest.fail(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return done
+    if done.returncode:
+        pytest.fail(f"`lmsbuild pytorch {tag}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    wheel = Path(done.stdout.strip())
+    assert wheel.parent == output
+    return wheel
+
+
+@pytest.fixture(scope="session")
+def wheel_builder() -> Callable[[str, Path], Path]:
+    """`build_wheel`, for tests of other tags than those below."""
+    return build_wheel
 
 
 @pytest.fixture(scope="session")
 def built_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The patched wheel of the running interpreter. Base wheels are cached where LMSBUILD_CACHE says."""
-    output = tmp_path_factory.mktemp("dist")
-    done = run_tool("pytorch", TAG, "--output", output)
-    wheel = Path(done.stdout.strip())
-    assert wheel.parent == output
-    return wheel
+    """The patched wheel that most tests use."""
+    return build_wheel(TAG, tmp_path_factory.mktemp("dist"))
 
 
 @pytest.fixture(scope="session")
@@ -52,6 +68,49 @@ def lms_python(built_wheel: Path, pytestconfig: pytest.Config) -> Path:
         words = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
         subprocess.run([*words, built_wheel, *NEEDS], check=True, env=_clean_environment())
         (folder / "complete").touch()
+    return python
+
+
+@pytest.fixture(scope="session")
+def cuda_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A patched CUDA wheel; removed at the end, for it is large."""
+    output = tmp_path_factory.mktemp("cuda-dist")
+    yield build_wheel(CUDA_TAG, output)
+    shutil.rmtree(output)
+
+
+@pytest.fixture(scope="session")
+def cuda_python(cuda_wheel: Path, pytestconfig: pytest.Config) -> Path:
+    """The interpreter of an environment with the patched CUDA wheel and CUDA's libraries, 6 GB; no GPU is needed to import.
+
+    Kept in pytest's cache folder; when the wheel changes it alone is installed again.
+    """
+    cache = pytestconfig.cache
+    assert cache is not None
+    folder = Path(cache.mkdir("lms-cuda-environments")) / f"{CUDA_TAG}-{sys.implementation.cache_tag}"
+    python, complete = folder / "bin" / "python", folder / "complete"
+    wanted = " ".join((file_sha256(cuda_wheel), sys.version, *NEEDS))
+    installed = complete.read_text() if complete.exists() else ""
+    if installed != wanted:
+        words = [
+            python,
+            "-m",
+            "pip",
+            "install",
+            "--quiet",
+            "--no-input",
+            "--disable-pip-version-check",
+            "--no-cache-dir",
+        ]
+        environment = _clean_environment()
+        if installed:
+            complete.unlink()
+            subprocess.run([*words, "--no-deps", "--force-reinstall", cuda_wheel], check=True, env=environment)
+        else:
+            shutil.rmtree(folder, ignore_errors=True)
+            venv.create(folder, with_pip=True, symlinks=True)
+        subprocess.run([*words, cuda_wheel, *NEEDS], check=True, env=environment)
+        complete.write_text(wanted)
     return python
 
 

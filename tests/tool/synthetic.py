@@ -37,6 +37,7 @@ TAGS = """package = "torch"
 name = "v2.13.0"
 commit = "cf30153c4c131c8164ee7798e5022d810682e2cb"
 version = "2.13.0"
+standard = "c++17"
 supports = ["cpu"]
 
 [tag.blobs]
@@ -89,14 +90,15 @@ paths = ["test/"]
 
 [graft]
 label = "lms1"
-library = "torch/lib/libtorch_lms.so"
-sources = ["aten/src/ATen/LmsPager.cpp", "aten/src/ATen/LmsTorch.cpp"]
 source_root = "aten/src"
 include = ["torch/include"]
-link = ["torch_cpu", "c10"]
 abi_library = "torch/lib/libc10.so"
-standard = "c++17"
 install = ["torch/"]
+
+[[graft.library]]
+path = "torch/lib/libtorch_lms.so"
+sources = ["aten/src/ATen/LmsPager.cpp", "aten/src/ATen/LmsTorch.cpp"]
+link = ["torch_cpu", "c10"]
 """
 
 

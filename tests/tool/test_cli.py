@@ -13,6 +13,8 @@ from lmsbuild import compile, doctor, errors
 from lmsbuild.errors import Failure, MachineNotReady
 from workshop import Workshop
 
+CUDA_PACKAGE = f"nvidia_runtime-12.4.127-py3-none-manylinux2014_{synthetic.TARGET.machine}.whl"
+
 
 def test_every_failure_has_an_exit_code_of_its_own() -> None:
     kinds = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if kind.__module__ == errors.__name__]
@@ -87,7 +89,7 @@ def test_doctor_is_content_with_a_machine_that_can_build(
     _known_machine(workshop, monkeypatch)
     doctor.run(workshop.cache, workshop.output)
     lines = capsys.readouterr().out.splitlines()
-    assert len(lines) == 7
+    assert len(lines) == 8
     assert all(line.startswith("ok ") for line in lines), lines
     assert not workshop.output.exists()
 
@@ -100,6 +102,8 @@ def test_doctor_is_content_with_a_machine_that_can_build(
         ("git", "git", "install"),
         ("registry", "pip", "pip config list"),
         ("version", "pip", "--base-wheel"),
+        ("CUDA package", "CUDA headers", "only wheels for CUDA"),
+        ("CUDA package's version", "CUDA headers", "only wheels for CUDA"),
         ("interpreter", "interpreter", "use one of cp39"),
         ("disk", "disk space for the output", "--output"),
     ],
@@ -116,8 +120,8 @@ def test_doctor_says_what_is_missing_and_what_mends_it(
     if spoil == "compiler":
         monkeypatch.setenv("CXX", "no-such-compiler")
     elif spoil == "standard":
-        series = workshop.patches / "pytorch/series.toml"
-        synthetic.edit_file(series, lambda text: text.replace("c++17", "c++99"))
+        tags = workshop.patches / "pytorch/tags.toml"
+        synthetic.edit_file(tags, lambda text: text.replace("c++17", "c++99"))
     elif spoil == "git":
         which = doctor.shutil.which
         monkeypatch.setattr(doctor.shutil, "which", lambda word: None if word == "git" else which(word))
@@ -125,6 +129,10 @@ def test_doctor_says_what_is_missing_and_what_mends_it(
         (workshop.folder / workshop.base.name).unlink()
     elif spoil == "version":
         workshop.base.rename(workshop.folder / synthetic.wheel_name("2.12.0"))
+    elif spoil == "CUDA package":
+        (workshop.folder / CUDA_PACKAGE).unlink()
+    elif spoil == "CUDA package's version":
+        (workshop.folder / CUDA_PACKAGE).rename(workshop.folder / CUDA_PACKAGE.replace("12.4.127", "12.4.1"))
     elif spoil == "interpreter":
         synthetic.write_sources(workshop.patches, {synthetic.wheel_name(abi="cp39"): "0" * 64})
     else:
@@ -160,6 +168,9 @@ def _known_machine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     """The stand-in's catalogue and registry."""
     synthetic.write_sources(workshop.patches, {workshop.base.name: "0" * 64})
     monkeypatch.setattr(doctor.paths, "patches_folder", lambda: workshop.patches)
+    (workshop.folder / CUDA_PACKAGE).write_text("listed, not read")
+    elsewhere = "a-1-py3-none-win_amd64.whl"
+    (workshop.patches / "cuda.toml").write_text(f'["11.7"]\n"{elsewhere}" = ""\n["12.4"]\n"{CUDA_PACKAGE}" = ""\n')
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(workshop.folder))

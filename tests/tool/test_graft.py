@@ -102,11 +102,15 @@ def test_the_library_runs_from_where_it_lies(workshop: Workshop) -> None:
     assert library.lms_where() == b"./aten/src/ATen/LmsPager.cpp"
 
 
-def test_the_tags_in_the_name_and_in_the_wheel_agree(workshop: Workshop) -> None:
+@pytest.mark.parametrize("stated", [[PLATFORM], ["linux_x86_64"], ["manylinux_2_17_x86_64", "manylinux2014_x86_64"]])
+def test_the_tags_in_the_name_and_in_the_wheel_agree(workshop: Workshop, stand_in: Members, stated: list[str]) -> None:
+    """Also where the official wheel states another platform than its name."""
+    lines = "".join(f"Tag: {ABI}-{ABI}-{platform}\n" for platform in stated)
+    wheel_file = Member(f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n{lines}\n".encode())
+    synthetic.write_wheel(workshop.base, {**stand_in, f"{synthetic.DIST_INFO}/WHEEL": wheel_file})
     made = graft.build(workshop.options())
-    platform = made.stem.split("-")[-1]
-    tag_lines = [line for line in _read(made)[f"{NEW_INFO}/WHEEL"].decode().splitlines() if line.startswith("Tag: ")]
-    assert tag_lines == [f"Tag: {ABI}-{ABI}-{platform}"]
+    tag = f"Tag: {ABI}-{ABI}-{made.stem.split('-')[-1]}\n"
+    assert _read(made)[f"{NEW_INFO}/WHEEL"].decode() == f"Wheel-Version: 1.0\nRoot-Is-Purelib: false\n{tag}\n"
 
 
 @pytest.mark.parametrize(

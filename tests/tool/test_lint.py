@@ -11,12 +11,13 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import series
+from lmsbuild import catalogue, cuda, paths, series
+from lmsbuild.wheel import parse_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "patches"
 PAGER = sorted((PATCHES / "pager").glob("*.cc"))
-GLUE = PATCHES / "pytorch/files/aten/src/ATen/LmsTorch.cpp"
+GLUE = PATCHES / "pytorch/files/aten/src/ATen"
 
 
 def _check(*words: str | Path) -> None:
@@ -54,13 +55,26 @@ def test_clang_tidy_of_the_pager() -> None:
 
 
 def test_clang_tidy_of_the_glue(built_wheel: Path, tmp_path: Path) -> None:
+    _check_glue("LmsTorch.cpp", built_wheel, tmp_path, [])
+
+
+def test_clang_tidy_of_the_cuda_glue(cuda_wheel: Path, tmp_path: Path) -> None:
+    with zipfile.ZipFile(cuda_wheel) as wheel:
+        version = cuda.version_of(wheel.read("torch/version.py"))
+    runtime = cuda.unpack(PATCHES, version, paths.cache_folder(), tmp_path / "cuda")
+    _check_glue("cuda/LmsCuda.cpp", cuda_wheel, tmp_path, [runtime.include])
+
+
+def _check_glue(source: str, patched_wheel: Path, folder: Path, headers: list[Path]) -> None:
+    """Checks a file of the glue as it is compiled against this wheel."""
     graft = series.read_series(PATCHES, "pytorch").graft
-    with zipfile.ZipFile(built_wheel) as wheel:
-        wheel.extractall(tmp_path, [name for name in wheel.namelist() if name.startswith("torch/include/")])
+    with zipfile.ZipFile(patched_wheel) as wheel:
+        wheel.extractall(folder, [name for name in wheel.namelist() if name.startswith("torch/include/")])
     # The pager's headers are included as ATen/lms/..., where they lie in the patched tree.
-    tree = tmp_path / "tree"
+    tree = folder / "tree"
     (tree / "ATen").mkdir(parents=True)
     (tree / "ATen/lms").symlink_to(PATCHES / "pager")
-    headers = [f"-isystem{tmp_path / folder}" for folder in graft.include]
-    own = [f"-I{tree}", f"-I{GLUE.parents[1]}"]
-    _check("clang-tidy", "--quiet", GLUE, "--", f"-std={graft.standard}", "-DNDEBUG", *own, *headers)
+    system = [f"-isystem{path}" for path in (*headers, *(folder / name for name in graft.include))]
+    standard = catalogue.find_tag(PATCHES, parse_name(patched_wheel).version.public).standard
+    own = [f"-I{tree}", f"-I{GLUE.parent}"]
+    _check("clang-tidy", "--quiet", GLUE / source, "--", f"-std={standard}", "-DNDEBUG", *own, *system)

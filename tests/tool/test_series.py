@@ -10,7 +10,7 @@ import pytest
 import synthetic
 from lmsbuild.errors import BadSources
 from lmsbuild.patch import read_patch
-from lmsbuild.series import generate
+from lmsbuild.series import Edit, apply_edits, generate
 from workshop import Workshop
 
 ORIGINALS = {"torch/__init__.py": synthetic.INIT, "torch/cuda/__init__.py": synthetic.CUDA_INIT}
@@ -127,6 +127,55 @@ def test_sources_that_do_not_fit_are_refused(workshop: Workshop, file: str, old:
     synthetic.edit_file(path, lambda text: text.replace(old, new, 1))
     with pytest.raises(BadSources, match=message):
         _generate(workshop)
+
+
+BLOCKS = b"""class First:
+    x: int = 0
+
+    def call(self) -> None:
+        pass
+
+
+class Second(First):
+    # A comment at
+# the margin does not end it.
+    def call(self) -> None:
+        pass
+
+    def other(
+        self,
+) -> None:
+        pass
+"""
+
+
+def _edit(within: str, anchor: str) -> Edit:
+    return Edit(path="a.py", within=within, anchor=anchor, before="    @mark\n", after="", tags=())
+
+
+@pytest.mark.parametrize("name", ["class First:\n", "class Second(First):\n"])
+def test_an_anchor_may_occur_in_each_block(name: str) -> None:
+    edit = _edit(name, "    def call(self) -> None:\n")
+    edited = apply_edits([edit], {"a.py": BLOCKS})["a.py"].decode()
+    assert edited.replace("    @mark\n", "", 1).encode() == BLOCKS
+    before, _, after = edited.partition("    @mark\n")
+    assert ("class Second" in before) is ("Second" in name)
+    assert after.startswith("    def call")
+
+
+@pytest.mark.parametrize(
+    ("within", "anchor", "message"),
+    [
+        ("", "    def call(self) -> None:\n", "occurs 2 times.*def call"),
+        ("class Second(First):\n", "    x: int = 0\n", "occurs 0 times.*x: int"),
+        ("class First:\n", "    def other(\n", "occurs 0 times.*def other"),
+        ("class Third:\n", "    def call(self) -> None:\n", "occurs 0 times.*class Third"),
+        ("class First:", "    x: int = 0\n", "not whole lines"),
+    ],
+)
+def test_an_anchor_that_is_not_in_its_block_is_refused(within: str, anchor: str, message: str) -> None:
+    with pytest.raises(BadSources, match=message):
+        apply_edits([_edit(within, anchor)], {"a.py": BLOCKS})
 
 
 def test_leftovers_of_the_interpreter_stay_out(workshop: Workshop) -> None:

@@ -45,10 +45,10 @@ def test_only_platforms_that_hold_are_claimed(claimed: list[str], minor: int | N
     assert true_platforms(claimed, Need(minor, "x"), "x86_64", 36) == platforms
 
 
-def _library(folder: Path, text: str) -> Path:
+def _library(folder: Path, text: str, *flags: str) -> Path:
     source, library = folder / "a.cc", folder / "a.so"
     source.write_text(text)
-    subprocess.run(["g++", "-shared", "-fPIC", "-o", library, source], check=True)
+    subprocess.run(["g++", "-shared", "-fPIC", *flags, "-o", library, source], check=True)
     return library
 
 
@@ -60,10 +60,16 @@ def test_versions_are_read_from_a_library(tmp_path: Path) -> None:
     assert versions == sorted({line.split("Name: ")[1].split()[0] for line in listed.splitlines() if "Name: " in line})
 
 
+@pytest.mark.parametrize("flags", [(), ("-static-libstdc++",)])
 @pytest.mark.parametrize("abi", [0, 1])
-def test_the_strings_of_a_library_are_recognised(tmp_path: Path, abi: int) -> None:
-    text = f"#define _GLIBCXX_USE_CXX11_ABI {abi}\n#include <string>\nvoid f(std::string s) {{}}\n"
-    assert uses_new_strings(_library(tmp_path, text)) is bool(abi)
+def test_the_strings_of_a_library_are_recognised(tmp_path: Path, abi: int, flags: tuple[str, ...]) -> None:
+    text = f"#define _GLIBCXX_USE_CXX11_ABI {abi}\n#include <stdexcept>\n#include <string>\n"
+    text += 'void f(std::string s) { throw std::runtime_error(s + "."); }\n'
+    library = _library(tmp_path, text, *flags)
+    assert uses_new_strings(library) is bool(abi)
+    if flags:
+        listed = subprocess.run(["readelf", "-W", "--dyn-syms", library], capture_output=True, text=True, check=True)
+        assert "_ZNSt7__cxx11" in listed.stdout
 
 
 def test_a_file_that_is_no_library_is_refused(tmp_path: Path) -> None:

@@ -18,17 +18,24 @@ else:
 
 
 @dataclass(frozen=True)
-class Tag:
+class Release:
+    """One version of a package in the registry."""
+
+    package: str
+    version: str  # public version, without a local label
+    wheels: Mapping[str, str]  # sha256 of the official wheels, by file name
+
+
+@dataclass(frozen=True)
+class Tag(Release):
     """A release of a framework."""
 
     framework: str
     name: str  # upstream's tag, such as v2.13.0
     commit: str  # upstream's commit at that tag, as the official wheel states it
-    package: str  # name of the wheel's project
-    version: str  # public version of the wheel, without a local label
+    standard: str  # C++ standard that the release's headers need, as -std= takes it
     supports: tuple[str, ...]  # devices whose tensors can be paged
     blobs: Mapping[str, str]  # git's hash of each file that the patch edits, by path
-    wheels: Mapping[str, str]  # sha256 of official wheels, by file name
 
     @property
     def interpreters(self) -> list[str]:
@@ -63,6 +70,7 @@ def tags(patches: Path) -> list[Tag]:
                     commit=row["commit"],
                     package=table["package"],
                     version=row["version"],
+                    standard=row["standard"],
                     supports=tuple(row["supports"]),
                     blobs=dict(row["blobs"]),
                     wheels=dict(row["wheels"]),

@@ -14,7 +14,6 @@ from lmsbuild import catalogue, command, doctor, graft, paths, report, series, t
 from lmsbuild.errors import Failure, NoSuchFile, StalePatch, disk_failures
 from lmsbuild.patch import apply_to_checkout, read_patch
 from lmsbuild.target import target_for
-from lmsbuild.wheel import WheelFile
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -95,9 +94,7 @@ def generate(tag: str, base_wheel: Path | None, check: bool, verbose: bool) -> N
     found = catalogue.find_tag(patches, tag)
     cache = paths.cache_folder()
     with disk_failures(cache):
-        file = graft.base_wheel(found, target_for(None), cache, base_wheel)
-    with WheelFile(file) as wheel:
-        originals = {name: wheel.read(name) for name in found.blobs}
+        originals = graft.originals(found, cache, base_wheel)
     generated = series.generate(patches, found, originals)
     target = patches / found.patch_name
     if not check:

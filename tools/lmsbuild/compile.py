@@ -6,12 +6,13 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import command, symbols
-from lmsbuild.errors import CompilerFailed, NoCompiler, NoSpace
-from lmsbuild.series import Graft
+from lmsbuild import command, cuda, symbols, vtable
+from lmsbuild.errors import BadSources, CompilerFailed, NoCompiler, NoSpace
+from lmsbuild.series import Graft, Library
 
 _DIAGNOSTIC = re.compile(r"(fatal error|error|undefined reference|cannot find)\b", re.IGNORECASE)
 
@@ -30,55 +31,107 @@ def compiler() -> list[str]:
     )
 
 
-def build_library(graft: Graft, patched: Path, base: Path, scratch: Path, on_done: Callable[[int], None]) -> Path:
-    """Compiles and links the library and returns its file.
+@dataclass(frozen=True)
+class Tree:
+    """Where the inputs of a build are. The libraries do not depend on these places."""
 
-    `patched` holds the patched tree, `base` the unpacked headers and libraries of the wheel; both, and `scratch`, where
-    the result lies, may be anywhere: the library does not depend on it. `on_done` gets how many steps are done.
-    Raises NoCompiler or CompilerFailed.
+    patched: Path  # the patched tree
+    base: Path  # the unpacked headers and libraries of the wheel
+    cuda: cuda.Runtime | None  # None: no library needs it
+
+
+def compile_sources(
+    libraries: Sequence[Library],
+    graft: Graft,
+    standard: str,
+    tree: Tree,
+    scratch: Path,
+    on_done: Callable[[int], None],
+) -> dict[str, Path]:
+    """Compiles the sources of the libraries and returns the object files, by source.
+
+    `on_done` gets how many are done. Raises NoCompiler, CompilerFailed, or UnforwardedMethod.
     """
     cxx = compiler()
-    abi = int(symbols.uses_new_strings(base / graft.abi_library))
+    abi = int(symbols.uses_new_strings(tree.base / graft.abi_library))
     flags = [
-        f"-std={graft.standard}",
+        f"-std={standard}",
         "-O2",
         "-DNDEBUG",
         "-fPIC",
         "-fvisibility=hidden",
         f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
-        f"-ffile-prefix-map={patched}=.",
-        f"-ffile-prefix-map={base}=.",
-        f"-I{patched / graft.source_root}",
-        *(f"-isystem{base / folder}" for folder in graft.include),
+        f"-ffile-prefix-map={tree.patched}=.",
+        f"-ffile-prefix-map={tree.base}=.",
+        f"-I{tree.patched / graft.source_root}",
+        *(f"-isystem{tree.base / folder}" for folder in graft.include),
     ]
-    objects = [scratch / f"{Path(source).stem}.o" for source in graft.sources]
-    commands: list[list[str | Path]] = [
-        [*cxx, *flags, "-c", patched / source, "-o", target]
-        for source, target in zip(graft.sources, objects, strict=True)
-    ]
+    objects = {}
+    commands: list[list[str | Path]] = []
+    for library in libraries:
+        own = [f"-isystem{_runtime(tree).include}"] if library.cuda else []
+        for source in library.sources:
+            objects[source] = scratch / f"{Path(source).stem}.o"
+            commands.append([*cxx, *flags, *own, "-c", tree.patched / source, "-o", objects[source]])
     for finished in command.run_all(commands, folder=scratch, on_finish=on_done):
-        _check(finished, patched)
-    library = scratch / Path(graft.library).name
-    link: list[str | Path] = [
-        *cxx,
+        _check(finished, tree.patched)
+    for library in libraries:
+        if library.decorator:
+            vtable.check_decorator([objects[source] for source in library.sources], library.decorator)
+    return objects
+
+
+def build_libraries(
+    libraries: Sequence[Library],
+    graft: Graft,
+    standard: str,
+    tree: Tree,
+    scratch: Path,
+    on_done: Callable[[int], None],
+) -> dict[str, Path]:
+    """Compiles and links the libraries and returns their files, by the name that each has in the wheel.
+
+    As `compile_sources`; `on_done` gets how many steps are done.
+    """
+    objects = compile_sources(libraries, graft, standard, tree, scratch, on_done)
+    built = {}
+    for library in libraries:
+        built[library.path] = _link(library, [objects[source] for source in library.sources], tree, scratch)
+        on_done(len(objects) + len(built))
+    return built
+
+
+def _link(library: Library, objects: list[Path], tree: Tree, scratch: Path) -> Path:
+    target = scratch / Path(library.path).name
+    folder = tree.base / Path(library.path).parent
+    words: list[str | Path] = [
+        *compiler(),
         "-shared",
         "-pthread",
         "-o",
-        library,
+        target,
         *objects,
-        f"-L{base / Path(graft.library).parent}",
-        *(f"-l{name}" for name in graft.link),
+        "-Wl,--as-needed",
+        f"-L{scratch}",  # libraries that were built before
+        f"-L{folder}",
+        *(f"-l{name}" for name in library.link),
+        *([_runtime(tree).library] if library.cuda else []),
         "-ldl",
         "-Wl,-rpath,$ORIGIN",
-        f"-Wl,-soname,{library.name}",
+        f"-Wl,-soname,{target.name}",
         "-Wl,--build-id=none",
         "-Wl,--no-undefined",
-        f"-Wl,-rpath-link,{base / Path(graft.library).parent}",
+        f"-Wl,-rpath-link,{folder}",
         "-Wl,--strip-all",
     ]
-    _check(command.run(link, folder=scratch), patched)
-    on_done(len(objects) + 1)
-    return library
+    _check(command.run(words, folder=scratch), tree.patched)
+    return target
+
+
+def _runtime(tree: Tree) -> cuda.Runtime:
+    if tree.cuda is None:
+        raise BadSources("a library takes CUDA's runtime, but requires nothing that shows which one: see series.toml")
+    return tree.cuda
 
 
 def _check(finished: command.Finished, patched: Path) -> None:

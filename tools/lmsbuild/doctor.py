@@ -6,15 +6,15 @@ import importlib.util
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import click
 
-from lmsbuild import catalogue, command, compile, paths
-from lmsbuild.errors import Failure, MachineNotReady
-from lmsbuild.series import read_series
+from lmsbuild import catalogue, command, compile, cuda, paths
+from lmsbuild.errors import Failure, MachineNotReady, UnknownCuda
 from lmsbuild.target import target_for
 
 _CACHE_BYTES = 1 << 30  # the largest base wheel
@@ -52,7 +52,7 @@ def run(cache: Path, output: Path) -> None:
 
 def examine(cache: Path, output: Path) -> Iterator[Finding]:
     """Looks at one thing after the other."""
-    yield from (_interpreter(), _compiler(), _git(), _pip(), _venv())
+    yield from (_interpreter(), _compiler(), _git(), _pip(), _cuda(), _venv())
     yield _space("disk space for the cache", cache, _CACHE_BYTES, "LMSBUILD_CACHE")
     yield _space("disk space for the output", output, _OUTPUT_BYTES, "--output")
 
@@ -76,14 +76,13 @@ def _compiler() -> Finding:
         return Finding("C++ compiler", str(error).split(":")[0], _install("c++"))
     version = (command.run([*words, "--version"]).text.splitlines() or ["unknown version"])[0]
     patches = paths.patches_folder()
-    for framework in catalogue.frameworks(patches):
-        standard = read_series(patches, framework).graft.standard
+    for standard in sorted({tag.standard for tag in catalogue.tags(patches)}):
         with tempfile.TemporaryDirectory(prefix="lmsbuild-doctor-") as folder:
             source = Path(folder) / "probe.cc"
             source.write_text("#include <thread>\n#include <string>\nvoid probe() { std::thread([] {}).join(); }\n")
             flags = [f"-std={standard}", "-fPIC", "-shared", "-pthread", "-o", f"{folder}/probe.so"]
             if command.run([*words, *flags, str(source)]).code:
-                return Finding("C++ compiler", f"{version} cannot build {standard} for {framework}", _install("c++"))
+                return Finding("C++ compiler", f"{version} cannot build {standard}", _install("c++"))
     return Finding("C++ compiler", version)
 
 
@@ -96,18 +95,44 @@ def _git() -> Finding:
 def _pip() -> Finding:
     if importlib.util.find_spec("pip") is None:
         return Finding("pip", f"{sys.executable} has no pip", f"{sys.executable} -m ensurepip")
+    wanted: dict[str, list[str]] = {}  # versions by package; pip lists those that have a wheel for this interpreter
     for tag in catalogue.tags(paths.patches_folder()):
-        listed = command.run(
-            [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "index", "versions", tag.package]
-        )
+        wanted.setdefault(tag.package, [])
+        if target_for(None).interpreter in tag.interpreters:
+            wanted[tag.package].append(tag.version)
+    finding = _unlisted("pip", wanted, "check `pip config list`, or use --base-wheel")
+    return finding or Finding("pip", "reaches the registry")
+
+
+def _cuda() -> Finding:
+    """Wheels for CUDA take its headers from packages, so that no toolkit is needed."""
+    if importlib.util.find_spec("pip") is None:
+        return Finding("CUDA headers", "cannot be fetched without pip", f"{sys.executable} -m ensurepip")
+    patches = paths.patches_folder()
+    wanted: dict[str, list[str]] = {}
+    served = []
+    for version in cuda.versions(patches):
+        with suppress(UnknownCuda):  # for another kind of machine only
+            for release in cuda.releases(patches, version, target_for(None).machine):
+                wanted.setdefault(release.package, []).append(release.version)
+            served.append(version)
+    remedy = "check `pip config list`; only wheels for CUDA need it"
+    detail = f"in the registry for CUDA {', '.join(served)}; no toolkit and no GPU are needed"
+    return _unlisted("CUDA headers", wanted, remedy) or Finding("CUDA headers", detail)
+
+
+def _unlisted(name: str, wanted: Mapping[str, list[str]], remedy: str) -> Finding | None:
+    """What is amiss when pip does not list these versions, by package."""
+    words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "index", "versions"]
+    for package, versions in wanted.items():
+        listed = command.run([*words, package])
         if listed.code:
             reason = (listed.error_text.strip().splitlines() or ["no reason given"])[-1]
-            return Finding("pip", f"cannot reach a registry: {reason}", "check the network and `pip config list`")
-        if tag.version not in listed.text:
-            return Finding(
-                "pip", f"finds no {tag.package} {tag.version}", "check `pip config list`, or use --base-wheel"
-            )
-    return Finding("pip", "reaches the registry")
+            return Finding(name, f"pip cannot find {package}: {reason}", f"check the network, and {remedy}")
+        missing = [version for version in versions if version not in listed.text]
+        if missing:
+            return Finding(name, f"pip finds no {package} {', '.join(missing)}", remedy)
+    return None
 
 
 def _venv() -> Finding:

@@ -1,4 +1,4 @@
-"""Fetches base wheels with pip, as pip is configured, and keeps them in a cache that is checked by hash."""
+"""Fetches wheels with pip, as pip is configured, and keeps them in a cache that is checked by hash."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from lmsbuild import command, report
-from lmsbuild.catalogue import Tag
+from lmsbuild.catalogue import Release, Tag
 from lmsbuild.errors import DownloadFailed, NoSpace, WrongHash
 from lmsbuild.target import Target
 from lmsbuild.wheel import file_sha256
@@ -21,15 +21,15 @@ from lmsbuild.wheel import file_sha256
 _SUM = ".sha256"
 
 
-def fetch(tag: Tag, target: Target, cache: Path) -> Path:
-    """Returns the base wheel of `tag` for `target`, from the cache or the registry.
+def fetch(release: Release, target: Target, cache: Path) -> Path:
+    """Returns the wheel of `release` for `target`, from the cache or the registry.
 
     A file in the cache whose hash is wrong is fetched again. Safe to call from several processes at once: one
     downloads, the others wait. Raises DownloadFailed or WrongHash.
     """
-    folder = cache / f"{tag.package}-{tag.version}-{target.interpreter}-{target.machine}-{_source()}"
+    folder = cache / f"{release.package}-{release.version}-{target.interpreter}-{target.machine}-{_source()}"
     with _locked(folder.with_name(folder.name + ".lock")):
-        kept = _cached(folder, tag)
+        kept = _cached(folder, release)
         if kept:
             report.note(f"{kept.name} (cached)")
             return kept
@@ -37,9 +37,9 @@ def fetch(tag: Tag, target: Target, cache: Path) -> Path:
         _remove_leftovers(folder)
         fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.download-", dir=cache))
         try:
-            wheel = _download(tag, target, fresh)
+            wheel = _download(release, target, fresh)
             digest = _hash(wheel)
-            _check_catalogue(tag, wheel, digest)
+            _check_catalogue(release, wheel, digest)
             wheel.with_name(wheel.name + _SUM).write_text(digest + "\n")
             os.replace(fresh, folder)
         finally:
@@ -47,20 +47,20 @@ def fetch(tag: Tag, target: Target, cache: Path) -> Path:
         return folder / wheel.name
 
 
-def check_known(tag: Tag, wheel: Path) -> None:
+def check_known(release: Release, wheel: Path) -> None:
     """Checks a wheel that the user gave against the catalogue. Raises WrongHash; says so when it is not known."""
-    if wheel.name in tag.wheels:
-        _check_catalogue(tag, wheel, _hash(wheel))
+    if wheel.name in release.wheels:
+        _check_catalogue(release, wheel, _hash(wheel))
     else:
         report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
 
 
-def _download(tag: Tag, target: Target, folder: Path) -> Path:
+def _download(release: Release, target: Target, folder: Path) -> Path:
     words = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
     countable = _has_raw_progress()
     words += ["--disable-pip-version-check", "--progress-bar", "raw" if countable else "off"]
-    words += [*target.pip_arguments(), "--dest", str(folder), f"{tag.package}=={tag.version}"]
-    with report.progress(f"download {tag.package} {tag.version}", 1.0 if countable else None) as show:
+    words += [*target.pip_arguments(), "--dest", str(folder), f"{release.package}=={release.version}"]
+    with report.progress(f"download {release.package} {release.version}", 1.0 if countable else None) as show:
 
         def on_line(line: str) -> None:
             parts = line.split()
@@ -74,9 +74,10 @@ def _download(tag: Tag, target: Target, folder: Path) -> Path:
     if finished.code or len(wheels) != 1:
         reasons = [line for line in finished.error_text.splitlines() if line.startswith("ERROR")]
         reason = reasons[-1] if reasons else finished.error_text.strip() or "pip gave no reason"
+        other = "; a base wheel can be given with --base-wheel" if isinstance(release, Tag) else ""
         raise DownloadFailed(
-            f"pip found no wheel of {tag.package} {tag.version} for {target}: {reason.removeprefix('ERROR: ')}\n"
-            "  Check the network and pip's configuration (`pip config list`), or give a file with --base-wheel."
+            f"pip found no wheel of {release.package} {release.version} for {target}: {reason.removeprefix('ERROR: ')}\n"
+            f"  Check the network and pip's configuration (`pip config list`){other}."
         )
     return wheels[0]
 
@@ -94,21 +95,21 @@ def _source() -> str:
     return hashlib.sha256("\n".join(places).encode()).hexdigest()[:8]
 
 
-def _cached(folder: Path, tag: Tag) -> Path | None:
+def _cached(folder: Path, release: Release) -> Path | None:
     for wheel in folder.glob("*.whl"):
         try:
             expected = wheel.with_name(wheel.name + _SUM).read_text().strip()
         except OSError:
             expected = ""
         digest = _hash(wheel)
-        if digest == tag.wheels.get(wheel.name, expected) == expected:
+        if digest == release.wheels.get(wheel.name, expected) == expected:
             return wheel
         report.note(f"{wheel.name} in the cache is damaged; fetching it again")
     return None
 
 
-def _check_catalogue(tag: Tag, wheel: Path, digest: str) -> None:
-    expected = tag.wheels.get(wheel.name)
+def _check_catalogue(release: Release, wheel: Path, digest: str) -> None:
+    expected = release.wheels.get(wheel.name)
     if expected and expected != digest:
         raise WrongHash(
             f"{wheel.name} has the sha256 {digest}, the official one has {expected}: it was damaged or replaced; "

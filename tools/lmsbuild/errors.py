@@ -151,6 +151,18 @@ class NoSuchFile(Failure):
     exit_code = 26
 
 
+class UnknownCuda(Failure):
+    """The base wheel is for a CUDA version that the catalogue has no headers for."""
+
+    exit_code = 27
+
+
+class UnforwardedMethod(Failure):
+    """A decorator leaves a virtual method to its base, which knows nothing of the decorated object."""
+
+    exit_code = 28
+
+
 @contextmanager
 def disk_failures(*places: object) -> Iterator[None]:
     """Turns the system's errors while files are written below `places` into failures that say what to do."""

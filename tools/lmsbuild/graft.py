@@ -12,13 +12,13 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from lmsbuild import compile, download, report, symbols
+from lmsbuild import compile, cuda, download, ranged, report, symbols
 from lmsbuild.archive import ArchiveWriter, Date
 from lmsbuild.catalogue import Tag
-from lmsbuild.errors import BadSources, DamagedWheel, WrongVersion, disk_failures
+from lmsbuild.errors import BadSources, DamagedWheel, DownloadFailed, WrongVersion, disk_failures
 from lmsbuild.patch import apply_to_folder, read_patch
-from lmsbuild.series import Graft, read_series
-from lmsbuild.target import Target, glibc_minor
+from lmsbuild.series import Graft, Library, read_series
+from lmsbuild.target import Target, glibc_minor, target_for
 from lmsbuild.wheel import WheelFile, record_hash, record_text
 from lmsbuild.workspace import publish, workspace
 
@@ -62,6 +62,26 @@ def base_wheel(tag: Tag, target: Target, cache: Path, given: Path | None) -> Pat
     return given
 
 
+def originals(tag: Tag, cache: Path, given: Path | None) -> dict[str, bytes]:
+    """The files that the patch of `tag` edits, out of an official wheel, by path.
+
+    Unless a wheel is given only these files are fetched, where the registry serves parts of a file. Nothing but the
+    archive's checksums vouches for them: `series.generate` compares them with git's hashes.
+    """
+    if given is None:
+        try:
+            address = ranged.locate(tag.package, tag.wheels)
+            with (
+                ranged.open_address(address) as file,
+                WheelFile(Path(ranged.file_name(address)), file) as wheel,
+            ):
+                return {name: wheel.read(name) for name in tag.blobs}
+        except DownloadFailed as error:
+            report.note(f"{error}; fetching the whole wheel")
+    with WheelFile(base_wheel(tag, target_for(None), cache, given)) as wheel:
+        return {name: wheel.read(name) for name in tag.blobs}
+
+
 def check_identity(wheel: WheelFile, tag: Tag, target: Target) -> None:
     """Raises WrongVersion or WrongPlatform when the wheel is not one of `tag` for `target`."""
     name = wheel.name
@@ -84,42 +104,56 @@ def _build(options: Options) -> Path:
     compile.compiler()  # before minutes of work, not after
     with workspace(options.output) as scratch, WheelFile(base) as wheel:
         check_identity(wheel, tag, options.target)
-        unpacked, patched = scratch / "base", scratch / "patched"
-        report.stage("verify")
-        _verify(wheel, graft, unpacked, patched, set(patch.edited))
-        report.stage("patch")
-        apply_to_folder(patch, patched)
-        report.stage("compile")
-        steps = len(graft.sources) + 1
-        with report.progress("compile", steps) as show:
-            library = compile.build_library(graft, patched, unpacked, scratch, show)
-        report.stage("graft")
-        changed = _changed_files(graft, patched, list(patch.result))
-        identity = _identity(wheel, graft, library, options.target)
+        libraries = fitting_libraries(graft, wheel)
         version_file = f"{tag.package}/version.py"
-        changed[version_file] = _edit_version(wheel.read(version_file), identity)
-        changed[graft.library] = library.read_bytes()
+        tree = compile.Tree(scratch / "patched", scratch / "base", _cuda_runtime(wheel, libraries, options, scratch))
+        report.stage("verify")
+        _verify(wheel, graft, libraries, tree, set(patch.edited))
+        report.stage("patch")
+        apply_to_folder(patch, tree.patched)
+        report.stage("compile")
+        steps = sum(len(library.sources) + 1 for library in libraries)
+        with report.progress("compile", steps) as show:
+            built = compile.build_libraries(libraries, graft, tag.standard, tree, scratch, show)
+        report.stage("graft")
+        changed = _changed_files(graft, tree.patched, list(patch.result))
+        identity = _identity(wheel, graft, libraries, built, tree, options.target)
+        changed[version_file] = _edit_version(wheel.read(version_file), graft)
+        changed.update({name: file.read_bytes() for name, file in built.items()})
         finished = scratch / identity.file_name
-        _write(wheel, identity, changed, graft, finished)
+        _write(wheel, identity, changed, set(built), finished, graft)
         report.stage("publish")
         target = options.output / identity.file_name
         publish(finished, target)
     return target
 
 
-def _verify(wheel: WheelFile, graft: Graft, unpacked: Path, patched: Path, edited: set[str]) -> None:
+def fitting_libraries(graft: Graft, wheel: WheelFile) -> list[Library]:
+    """The libraries of the graft that this wheel gets."""
+    return [library for library in graft.libraries if not library.requires or library.requires in wheel.members]
+
+
+def _cuda_runtime(wheel: WheelFile, libraries: list[Library], options: Options, scratch: Path) -> cuda.Runtime | None:
+    if not any(library.cuda for library in libraries):
+        return None
+    report.stage("CUDA headers")
+    version = cuda.version_of(wheel.read(f"{options.tag.package}/version.py"))
+    return cuda.unpack(options.patches, version, options.cache, scratch / "cuda")
+
+
+def _verify(wheel: WheelFile, graft: Graft, libraries: list[Library], tree: compile.Tree, edited: set[str]) -> None:
     """Checks the whole wheel, and unpacks the part of it that the build needs."""
     headers = tuple(f"{folder.rstrip('/')}/" for folder in graft.include)
-    libraries = f"{Path(graft.library).parent.as_posix()}/"
+    needed = {graft.abi_library}
+    for library in libraries:
+        needed |= {f"{Path(library.path).parent.as_posix()}/lib{name}.so" for name in library.link}
 
     def place(name: str) -> Path | None:
         if name in edited:
-            return patched / name
-        if name.startswith(headers) or (name.startswith(libraries) and ".so" in name):
-            return unpacked / name
-        return None
+            return tree.patched / name
+        return tree.base / name if name.startswith(headers) or name in needed else None
 
-    patched.mkdir()
+    tree.patched.mkdir()
     with report.progress("verify", wheel.total_size()) as show:
         wheel.verify(place, show)
 
@@ -129,11 +163,22 @@ def _changed_files(graft: Graft, patched: Path, touched: list[str]) -> dict[str,
     return {name: (patched / name).read_bytes() for name in sorted(touched) if name.startswith(graft.install)}
 
 
-def _identity(wheel: WheelFile, graft: Graft, library: Path, target: Target) -> Identity:
+def _identity(
+    wheel: WheelFile,
+    graft: Graft,
+    libraries: list[Library],
+    built: Mapping[str, Path],
+    tree: compile.Tree,
+    target: Target,
+) -> Identity:
     base = wheel.name.version
     local = f"{base.local}.{graft.label}" if base.local else graft.label
     version = Version(f"{base.public}+{local}")
-    need = symbols.oldest_glibc(symbols.needed_versions(library))
+    provided = {f"lib{name}.so" for library in libraries for name in library.link}
+    if tree.cuda:
+        provided.add(tree.cuda.library.name)
+    versions = [version for file in built.values() for version in symbols.needed_versions(file, provided)]
+    need = symbols.oldest_glibc(versions)
     claimed = wheel.name.platforms
     platforms = symbols.true_platforms(claimed, need, target.machine, glibc_minor())
     if platforms != claimed:
@@ -152,10 +197,13 @@ def _identity(wheel: WheelFile, graft: Graft, library: Path, target: Target) -> 
     )
 
 
-def _edit_version(source: bytes, identity: Identity) -> bytes:
-    edited, count = re.subn(
-        rb"(?m)^__version__ = (['\"]).*\1$", b"__version__ = '%s'" % str(identity.version).encode(), source
-    )
+def _edit_version(source: bytes, graft: Graft) -> bytes:
+    """Adds the label to the version; a CUDA wheel's states its CUDA version here, and nowhere else."""
+
+    def labelled(match: re.Match[bytes]) -> bytes:
+        return b"__version__ = '%s%s%s'" % (match[2], b"." if b"+" in match[2] else b"+", graft.label.encode())
+
+    edited, count = re.subn(rb"(?m)^__version__ = (['\"])(.*)\1$", labelled, source)
     if count != 1:
         raise BadSources("the base wheel's version.py does not set __version__ in one line")
     return edited
@@ -169,20 +217,18 @@ def _edit_metadata(source: bytes, identity: Identity) -> bytes:
     return edited + separator + body
 
 
-def _edit_tags(source: bytes, identity: Identity, claimed: list[str]) -> bytes:
-    """Exchanges the platforms in WHEEL for those that hold."""
-    lines = []
-    for line in source.decode().splitlines():
+def _edit_tags(source: bytes, identity: Identity) -> bytes:
+    """States the platforms of the file's name in WHEEL, where upstream states others now and then."""
+    lines: list[str] = []
+    for line in source.decode().splitlines(keepends=True):
         key, _, value = line.partition(": ")
         if key != "Tag":
             lines.append(line)
             continue
-        interpreter, abi, platform = value.split("-")
-        if platform == claimed[0]:
-            lines += [f"Tag: {interpreter}-{abi}-{kept}" for kept in identity.platforms]
-        elif platform not in claimed:
-            lines.append(line)
-    return ("\n".join(lines) + "\n\n").encode()
+        interpreter, abi, _ = value.split("-")
+        tags = [f"Tag: {interpreter}-{abi}-{platform}\n" for platform in identity.platforms]
+        lines += [tag for tag in tags if tag not in lines]
+    return "".join(lines).encode()
 
 
 def _date(wheel: WheelFile) -> Date:
@@ -195,7 +241,9 @@ def _date(wheel: WheelFile) -> Date:
     return year, month, day, hour, minute, second
 
 
-def _write(wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], graft: Graft, target: Path) -> None:
+def _write(
+    wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], built: set[str], target: Path, graft: Graft
+) -> None:
     """Writes the patched wheel: members in the base wheel's order, then new ones by name, then the dist-info folder."""
     record = wheel.record()
     old_record = f"{identity.old_dist_info}/RECORD"
@@ -203,8 +251,7 @@ def _write(wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], g
     contents = dict(changed)
     metadata, tags = f"{identity.old_dist_info}/METADATA", f"{identity.old_dist_info}/WHEEL"
     contents[metadata] = _edit_metadata(wheel.read(metadata), identity)
-    if list(identity.platforms) != wheel.name.platforms:
-        contents[tags] = _edit_tags(wheel.read(tags), identity, wheel.name.platforms)
+    contents[tags] = _edit_tags(wheel.read(tags), identity)
     members = [name for name in wheel.members if not name.startswith(old_record)]
     own = [name for name in members if not name.startswith(f"{identity.old_dist_info}/")]
     new = sorted(set(contents) - set(members))
@@ -219,7 +266,7 @@ def _write(wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], g
                 if name in contents:
                     data = contents[name]
                     mode = stat.S_IMODE(info.external_attr >> 16) if info else 0o644
-                    writer.add(final, data, library_mode if name == graft.library else mode)
+                    writer.add(final, data, library_mode if name in built else mode)
                     rows.append((final, record_hash(data), str(len(data))))
                 else:
                     assert info is not None

@@ -1,19 +1,28 @@
 """What the tool says while it works: stages, notes, commands and progress bars, all on standard error.
 
-Progress bars show on a terminal only. Standard output carries results, so that it can be piped.
+Progress bars show on a terminal only. Standard output carries results, so that it can be piped. rich is not imported
+before something is said, so that a script which only reads the catalogue needs no package.
 """
 
 from __future__ import annotations
 
+import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+if TYPE_CHECKING:
+    from rich.console import Console
 
-_console = Console(stderr=True, highlight=False, soft_wrap=True)
 _verbose = False
+
+
+@functools.cache
+def _console() -> Console:
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def configure(*, verbose: bool) -> None:
@@ -24,29 +33,29 @@ def configure(*, verbose: bool) -> None:
 
 def stage(name: str) -> None:
     """Says that the stage called `name` begins."""
-    _console.print(f"[bold]{name}[/bold]")
+    _console().print(f"[bold]{name}[/bold]")
 
 
 def note(message: str) -> None:
     """Says something that the reader should know, but that is no failure."""
-    _console.print(f"  {message}", markup=False)
+    _console().print(f"  {message}", markup=False)
 
 
 def command(arguments: Sequence[str]) -> None:
     """Shows a command that is about to run, when the reader asked to see them."""
     if _verbose:
-        _console.print(f"+ {shlex.join(arguments)}", markup=False)
+        _console().print(f"+ {shlex.join(arguments)}", markup=False)
 
 
 def output(text: str) -> None:
     """Shows what a command printed, when the reader asked to see commands."""
     if _verbose and text.strip():
-        _console.print(text.rstrip(), markup=False)
+        _console().print(text.rstrip(), markup=False)
 
 
 def failure(message: str) -> None:
     """Shows why the tool gives up."""
-    _console.print(f"[bold red]error:[/bold red] {_escaped(message)}")
+    _console().print(f"[bold red]error:[/bold red] {_escaped(message)}")
 
 
 def _escaped(message: str) -> str:
@@ -56,10 +65,12 @@ def _escaped(message: str) -> str:
 @contextmanager
 def progress(label: str, total: float | None) -> Iterator[Callable[[float], None]]:
     """A progress bar; yields the function that sets how much of `total` (None: unknown) is done."""
-    if not _console.is_terminal:
+    if not _console().is_terminal:
         yield lambda done: None
         return
+    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+
     columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=_console, transient=True) as bars:
+    with Progress(*columns, console=_console(), transient=True) as bars:
         task = bars.add_task(label, total=total)
         yield lambda done: bars.update(task, completed=done)

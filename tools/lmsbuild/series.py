@@ -18,6 +18,7 @@ from lmsbuild.errors import BadSources
 
 _AUTHOR = "Large Model Support"
 _EMAIL = "lms@users.noreply.github.com"
+_OUTSIDE = re.compile(r"^[^\s#)]", re.MULTILINE)  # begins the line after a block
 _DATE = 1767225600  # 2026-01-01, seconds; each commit is one second later than the one before
 
 
@@ -31,16 +32,25 @@ class Commit:
 
 
 @dataclass(frozen=True)
+class Library:
+    """A library that the graft adds."""
+
+    path: str  # in the wheel
+    sources: tuple[str, ...]  # in the patched tree
+    link: tuple[str, ...]  # libraries, of the wheel or built before, that it links against
+    requires: str  # a file of the wheel without which this library is left out; empty: none
+    cuda: bool  # whether it takes CUDA's runtime
+    decorator: str  # a class in it that has to override every virtual method of its bases; empty: none
+
+
+@dataclass(frozen=True)
 class Graft:
     """What the graft compiles and puts into the wheel."""
 
-    sources: tuple[str, ...]  # in the patched tree
-    library: str  # the library's name in the wheel
+    libraries: tuple[Library, ...]  # in the order in which they are linked
     source_root: str  # folder of the patched tree that its own #include lines start from
     include: tuple[str, ...]  # folders of headers in the wheel
-    link: tuple[str, ...]  # libraries in the wheel that the new one links against
     abi_library: str  # a small library in the wheel that shows which C++ strings all of them use
-    standard: str  # as -std= takes it
     install: tuple[str, ...]  # folders of the patched tree that are part of the wheel
     label: str  # local version label of the patched wheel
 
@@ -50,6 +60,7 @@ class Edit:
     """Text that is inserted into one existing file, beside an anchor that occurs exactly once."""
 
     path: str
+    within: str  # the line that opens the block which the anchor is in; empty: anywhere
     anchor: str  # whole lines
     before: str  # inserted before the anchor
     after: str  # inserted after the anchor
@@ -73,13 +84,20 @@ def read_series(patches: Path, framework: str) -> Series:
         pager_folder=table["pager_folder"],
         commits=tuple(Commit(row["subject"], row["body"], tuple(row["paths"])) for row in table["commit"]),
         graft=Graft(
-            sources=tuple(graft["sources"]),
-            library=graft["library"],
+            libraries=tuple(
+                Library(
+                    path=row["path"],
+                    sources=tuple(row["sources"]),
+                    link=tuple(row["link"]),
+                    requires=row.get("requires", ""),
+                    cuda=row.get("cuda", False),
+                    decorator=row.get("decorator", ""),
+                )
+                for row in graft["library"]
+            ),
             source_root=graft["source_root"],
             include=tuple(graft["include"]),
-            link=tuple(graft["link"]),
             abi_library=graft["abi_library"],
-            standard=graft["standard"],
             install=tuple(graft["install"]),
             label=graft["label"],
         ),
@@ -92,6 +110,7 @@ def read_edits(patches: Path, tag: Tag) -> list[Edit]:
     for row in read_toml(patches / tag.framework / "edits.toml")["edit"]:
         edit = Edit(
             path=row["path"],
+            within=row.get("within", ""),
             anchor=row["anchor"],
             before=row.get("before", ""),
             after=row.get("after", ""),
@@ -103,23 +122,34 @@ def read_edits(patches: Path, tag: Tag) -> list[Edit]:
 
 
 def apply_edits(edits: list[Edit], files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """Returns the edited files. Raises BadSources when an anchor does not occur exactly once."""
+    """Returns the edited files. Raises BadSources when an anchor does not occur exactly once in its block."""
     edited = dict(files)
     for edit in edits:
-        for text in (edit.anchor, edit.before, edit.after):
+        for text in (edit.within, edit.anchor, edit.before, edit.after):
             if text and not text.endswith("\n"):
                 raise BadSources(f"an edit of {edit.path} has a text that is not whole lines: {text!r}")
         if edit.path not in edited:
             raise BadSources(f"an edit is for {edit.path}, which tags.toml does not list for this tag")
-        content = "\n" + edited[edit.path].decode()
-        anchor = "\n" + edit.anchor
-        count = len(re.findall(f"(?={re.escape(anchor)})", content))  # overlapping ones too
-        if count != 1:
-            first = edit.anchor.splitlines()[0].strip()
-            raise BadSources(f"the anchor of an edit of {edit.path} occurs {count} times, not once: {first!r}")
-        changed = content.replace(anchor, "\n" + edit.before + edit.anchor + edit.after)
-        edited[edit.path] = changed[1:].encode()
+        content = edited[edit.path].decode()
+        begin, end = 0, len(content)
+        if edit.within:
+            _, begin = _only(edit.path, content, edit.within, 0, end)
+            following = _OUTSIDE.search(content, begin)
+            end = following.start() if following else end
+        first, last = _only(edit.path, content, edit.anchor, begin, end)
+        changed = content[:first] + edit.before + edit.anchor + edit.after + content[last:]
+        edited[edit.path] = changed.encode()
     return edited
+
+
+def _only(path: str, content: str, lines: str, begin: int, end: int) -> tuple[int, int]:
+    """Where these whole lines are between `begin` and `end`. Raises BadSources when they are not there exactly once."""
+    found = [match.start() for match in re.finditer(f"(?m)^(?={re.escape(lines)})", content)]  # overlapping ones too
+    inside = [start for start in found if begin <= start and start + len(lines) <= end]
+    if len(inside) != 1:
+        first = lines.splitlines()[0].strip()
+        raise BadSources(f"the anchor of an edit of {path} occurs {len(inside)} times, not once: {first!r}")
+    return inside[0], inside[0] + len(lines)
 
 
 def new_files(patches: Path, framework: str, series: Series) -> dict[str, bytes]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -25,6 +25,7 @@ _PROMISED: dict[str, tuple[tuple[Version, int], ...]] = {
     "GCC": (((4, 8, 0), 17), ((7, 0, 0), 27), ((12, 0, 0), 35), ((14, 0, 0), 39)),
 }  # fmt: skip
 _NUMBERED = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
+_STANDARD = re.compile(r"_Z+(?:GTt|G[RV]|T[A-Z])?N?K?(?:St|9__gnu_cxx)")  # a mangled name of libstdc++
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_(\w+)")
 _OLD_NAMES = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
 
@@ -37,15 +38,19 @@ class Need:
     because: str  # such as "GLIBC_2.34"
 
 
-def needed_versions(library: Path) -> list[str]:
-    """The symbol versions that the library asks for, such as "GLIBCXX_3.4.29"."""
+def needed_versions(library: Path, provided: Collection[str] = ()) -> list[str]:
+    """The symbol versions that the library asks for, such as "GLIBCXX_3.4.29".
+
+    `provided` are libraries that come with the wheel or its requirements, such as "libcudart.so.12".
+    """
     try:
         with library.open("rb") as file:
             names = set()
             for section in ELFFile(file).iter_sections():
                 if isinstance(section, GNUVerNeedSection):
-                    for _, versions in section.iter_versions():
-                        names |= {version.name for version in versions}
+                    for needed, versions in section.iter_versions():
+                        if needed.name not in provided:
+                            names |= {version.name for version in versions}
             return sorted(names)
     except ELFError as error:
         raise DamagedWheel(f"{library.name} is no library: {error}") from error
@@ -82,12 +87,16 @@ def true_platforms(claimed: Iterable[str], need: Need, machine: str, own_minor: 
 
 
 def uses_new_strings(library: Path) -> bool:
-    """Whether the library was built with the C++11 strings of libstdc++ (_GLIBCXX_USE_CXX11_ABI=1)."""
+    """Whether the library was built with the C++11 strings of libstdc++ (_GLIBCXX_USE_CXX11_ABI=1).
+
+    Only its own names count: a library that carries parts of libstdc++ exports those of both kinds.
+    """
     try:
         with library.open("rb") as file:
             for section in ELFFile(file).iter_sections():
                 if isinstance(section, SymbolTableSection) and section.name == ".dynsym":
-                    return any("NSt7__cxx11" in symbol.name for symbol in section.iter_symbols())
+                    names = (symbol.name for symbol in section.iter_symbols())
+                    return any("cxx11" in name and not _STANDARD.match(name) for name in names)
     except ELFError as error:
         raise DamagedWheel(f"{library.name} is no library: {error}") from error
     return False

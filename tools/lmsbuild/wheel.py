@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from types import TracebackType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.tags import Tag as InterpreterTag
 from packaging.utils import InvalidWheelFilename, parse_wheel_filename
@@ -91,12 +91,15 @@ def record_text(rows: Iterable[tuple[str, str, str]]) -> bytes:
 class WheelFile:
     """An open wheel. Use as a context manager. `verify` may use threads; calls are for one thread at a time."""
 
-    def __init__(self, path: Path) -> None:
-        """Raises NoSuchFile or DamagedWheel, and UnsafeMember for names that lead out of the wheel."""
+    def __init__(self, path: Path, stream: BinaryIO | None = None) -> None:
+        """Raises NoSuchFile or DamagedWheel, and UnsafeMember for names that lead out of the wheel.
+
+        With `stream` the wheel is read from there, `path` is only its name, and `verify` cannot be called.
+        """
         self.path = path
         self.name = parse_name(path)
         try:
-            self._zip = zipfile.ZipFile(path)
+            self._zip = zipfile.ZipFile(stream or path)
         except FileNotFoundError as error:
             raise NoSuchFile(f"there is no file {path}") from error
         except OSError as error:

@@ -1,0 +1,65 @@
+"""The committed patch of every tag, against the files of its official wheel."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from lmsbuild import catalogue, graft, paths, series
+from lmsbuild.catalogue import Tag
+from lmsbuild.git import blob_hash
+from lmsbuild.patch import read_patch
+
+PATCHES = paths.patches_folder()
+TAGS = catalogue.tags(PATCHES)
+
+
+@pytest.fixture(scope="module", params=TAGS, ids=lambda tag: tag.name)
+def tag(request: pytest.FixtureRequest) -> Tag:
+    found: Tag = request.param
+    return found
+
+
+@pytest.fixture(scope="module")
+def originals(tag: Tag) -> dict[str, bytes]:
+    return graft.originals(tag, paths.cache_folder(), None)
+
+
+def test_every_edited_file_is_upstreams_own(tag: Tag, originals: dict[str, bytes]) -> None:
+    patch = read_patch(PATCHES / tag.patch_name)
+    assert dict(patch.edited) == dict(tag.blobs) == {name: blob_hash(data) for name, data in originals.items()}
+
+
+def test_it_is_what_its_sources_generate(tag: Tag, originals: dict[str, bytes]) -> None:
+    assert (PATCHES / tag.patch_name).read_bytes() == series.generate(PATCHES, tag, originals)
+
+
+def test_git_am_applies_it(tag: Tag, originals: dict[str, bytes], tmp_path: Path) -> None:
+    patch = read_patch(PATCHES / tag.patch_name)
+    tree = tmp_path / "tree"
+    for name, data in originals.items():
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_bytes(data)
+    git = ["git", "-C", tree, "-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
+        subprocess.run([*git, *words], check=True)
+    am = subprocess.run([*git, "am", patch.path], capture_output=True, text=True, check=False)
+    assert am.returncode == 0, am.stderr
+    assert "whitespace" not in am.stderr
+    # The graft takes the files from the patch and checks them against these hashes.
+    assert {name: blob_hash((tree / name).read_bytes()) for name in patch.result} == dict(patch.result)
+
+
+def test_the_edits_are_few_and_only_add(tag: Tag) -> None:
+    """The smallest edits: no line of an existing file is removed or changed."""
+    text = (PATCHES / tag.patch_name).read_text()
+    for part in text.split("diff --git ")[1:]:
+        lines = part.split("\n-- \n")[0].splitlines()
+        if "new file mode" in part:
+            continue
+        removed = [line for line in lines if line.startswith("-") and not line.startswith("---")]
+        added = [line for line in lines if line.startswith("+") and not line.startswith("+++")]
+        assert removed == []
+        assert len(added) <= 20

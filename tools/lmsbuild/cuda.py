@@ -1,0 +1,77 @@
+"""CUDA's runtime for a build, headers and library, out of packages that match the wheel: no toolkit is installed."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild import download
+from lmsbuild.catalogue import Release, read_toml
+from lmsbuild.errors import DamagedWheel, UnknownCuda, WrongHash
+from lmsbuild.target import target_for
+from lmsbuild.wheel import WheelFile, parse_name
+
+_VERSION = re.compile(rb"^cuda(?:\s*:[^=]*)?\s*=\s*'([\d.]+)'", re.MULTILINE)
+_INCLUDE = re.compile(r"nvidia/\w+/include/(.+)")
+_LIBRARY = re.compile(r"nvidia/\w+/lib/(libcudart\.so\.[\d.]+)")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """CUDA's runtime, unpacked."""
+
+    include: Path
+    library: Path
+
+
+def version_of(version_file: bytes) -> str:
+    """The CUDA version that a wheel was built for, such as 12.4, by its version.py. Raises UnknownCuda."""
+    found = _VERSION.search(version_file)
+    if found is None:
+        raise UnknownCuda("the base wheel has CUDA libraries, but its version.py states no CUDA version")
+    return found[1].decode()
+
+
+def versions(patches: Path) -> list[str]:
+    """The CUDA versions that the catalogue has packages for."""
+    return sorted(read_toml(patches / "cuda.toml"))
+
+
+def releases(patches: Path, version: str, machine: str) -> list[Release]:
+    """The packages with the runtime of this CUDA version, for this kind of machine. Raises UnknownCuda."""
+    table = read_toml(patches / "cuda.toml")
+    wheels: dict[tuple[str, str], dict[str, str]] = {}
+    for name, digest in table.get(version, {}).items():
+        parsed = parse_name(Path(name))
+        if any(platform.endswith(f"_{machine}") for platform in parsed.platforms):
+            wheels.setdefault((parsed.package, str(parsed.version)), {})[name] = digest
+    if not wheels:
+        raise UnknownCuda(
+            f"the base wheel is for CUDA {version} on {machine}, but patches/cuda.toml names packages for "
+            f"{', '.join(sorted(table))} only: add them there, or give a wheel for one of these"
+        )
+    return [Release(package, number, known) for (package, number), known in wheels.items()]
+
+
+def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
+    """Fetches the runtime of this CUDA version and unpacks it into `folder`. Raises UnknownCuda or as download does."""
+    target = target_for(None)  # the packages are the same for every interpreter
+    for release in releases(patches, version, target.machine):
+        file = download.fetch(release, target, cache)
+        if file.name not in release.wheels:
+            raise WrongHash(f"pip chose {file.name}, which patches/cuda.toml does not list: check `pip config list`")
+        with WheelFile(file) as wheel:
+            wheel.verify(lambda name: _place(name, folder), lambda done: None)
+    libraries = sorted(folder.glob("lib/libcudart.so.*"))
+    if len(libraries) != 1:
+        raise DamagedWheel(f"the packages for CUDA {version} hold {len(libraries)} runtime libraries, not one")
+    return Runtime(folder / "include", libraries[0])
+
+
+def _place(name: str, folder: Path) -> Path | None:
+    if header := _INCLUDE.fullmatch(name):
+        return folder / "include" / header[1]
+    if library := _LIBRARY.fullmatch(name):
+        return folder / "lib" / library[1]
+    return None
