@@ -87,7 +87,7 @@ class Backend {
   // device fails.
   virtual bool order(const Uses& /*uses*/, StreamId /*user*/) { return true; }
 
-  // Whether the uses are over. True also when the device has failed.
+  // Whether the uses are known to be over. When the device has failed the answer means nothing.
   virtual bool over(const Uses& /*uses*/) { return true; }
 
   // ---- pages

@@ -137,17 +137,15 @@ bool CudaStreams::over(const Uses& uses) {
     const std::lock_guard<std::mutex> guard(stream.lock);
     Mark mark = {};
     const Outcome outcome = cover(&stream, uses.until, &mark);
-    if (outcome == Outcome::capturing || outcome == Outcome::gone) {
+    if (outcome != Outcome::done) {
+      return false;  // nobody can tell; a mark may also fail for want of memory
+    }
+    const CudaResult result = driver_.event_query(mark.event->handle);
+    if (result == cuda::not_ready) {
       return false;
     }
-    if (outcome == Outcome::done) {
-      const CudaResult result = driver_.event_query(mark.event->handle);
-      if (result == cuda::not_ready) {
-        return false;
-      }
-      if (result == cuda::success) {
-        retire(&stream, mark.stamp);
-      }
+    if (result == cuda::success) {
+      retire(&stream, mark.stamp);
     }
   }
   return true;

