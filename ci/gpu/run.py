@@ -1,0 +1,185 @@
+"""Builds the graft against the installed torch and runs, on a real GPU, what has to be correct and what is measured.
+
+``python ci/gpu/run.py --out results``; docs/gpu.md explains the parts, the numbers and the exit codes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Sequence
+from functools import partial
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))  # lmsbuild, which need not be installed
+
+import bandwidth
+import correctness
+import interpreter
+import mapping
+import overlay
+import plot
+import results
+import runtime
+import simulation
+import throughput
+from failures import Failure, NoGpu
+from process import say
+from session import Session
+
+PARTS = ("correctness", "mapping", "bandwidth", "throughput")
+_INTERRUPTED = 130
+
+
+def parse(arguments: Sequence[str]) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        description="Large Model Support on a real GPU: builds the graft against the installed torch, checks, measures."
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, help="folder for the results; what it holds of this machine is gone on with"
+    )
+    parser.add_argument("--only", choices=PARTS, action="append", help="run this part only; may be repeated")
+    parser.add_argument(
+        "--case", choices=correctness.CASES, action="append", help="of correctness, this case only; may be repeated"
+    )
+    parser.add_argument(
+        "--scale", type=float, default=1.0, help="size of what is trained and copied (default %(default)s)"
+    )
+    parser.add_argument(
+        "--minutes", type=float, default=math.inf, help="after which nothing new is begun (default: no limit)"
+    )
+    parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter with torch (this one)")
+    parser.add_argument(
+        "--cuda-include", type=Path, action="append", default=[], help="folder with CUDA headers; may be repeated"
+    )
+    parser.add_argument(
+        "--build", type=Path, default=ROOT / "build" / "gpu", help="folder that keeps the graft (default: build/gpu)"
+    )
+    parser.add_argument("--commit", help="what is checked out, for the results (default: what git says)")
+    parser.add_argument(
+        "--simulated", action="store_true", help="without a GPU: on the simulated CUDA, up to where kernels start"
+    )
+    options = parser.parse_args(arguments)
+    if options.scale <= 0 or options.minutes <= 0:
+        parser.error("--scale and --minutes take a number above 0")
+    return options
+
+
+def main(arguments: Sequence[str]) -> int:
+    options = parse(arguments)
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    try:
+        return _run(options)
+    except Failure as error:
+        say(f"error: {error}")
+        return error.exit_code
+    except KeyboardInterrupt:
+        say("interrupted; what was done is in the results, and the same command goes on there")
+        return _INTERRUPTED
+
+
+def _run(options: argparse.Namespace) -> int:
+    deadline = time.monotonic() + 60 * options.minutes
+    environment = dict(os.environ)
+    environment["CUBLAS_WORKSPACE_CONFIG"] = ":4096:8"  # which cuBLAS needs to be deterministic
+    build = options.build.resolve()
+    torch = interpreter.look(options.python, environment)
+    overlay.find_tag(ROOT / "patches", torch)
+    overlay.compiler()
+    if options.simulated:
+        results.make_writable(build)
+        environment = simulation.environment(ROOT, torch.cuda, build, environment)
+        torch = interpreter.look(options.python, environment)
+    if torch.device is None:
+        raise NoGpu(
+            f"torch {torch.version} sees no CUDA device. On a machine with a GPU, check that nvidia-smi shows it; "
+            "without one, --simulated goes as far as a simulated device can"
+        )
+    for folder in (options.out, build):
+        results.make_writable(folder)
+    cuda = runtime.find(torch.folder, torch.cuda, environment, options.cuda_include)
+    site, sources = overlay.build(torch, ROOT / "patches", cuda, build)
+    about = results.About(
+        command=command(options),
+        commit=options.commit or _commit(),
+        sources=sources,
+        machine=interpreter.machine(torch, None if options.simulated else _driver()),
+        scale=options.scale,
+        simulated=options.simulated,
+    )
+    session = Session(
+        python=options.python,
+        environment=overlay.environment(site, environment),
+        models=ROOT / "tools" / "lmsbuild" / "models.py",
+        simulated=options.simulated,
+        scale=options.scale,
+        deadline=deadline,
+    )
+    runs: dict[str, tuple[Callable[[bool], list[str]], Callable[[Session, results.Part], None]]] = {
+        "correctness": (correctness.units, partial(correctness.run, cases=options.case or correctness.CASES)),
+        "mapping": (mapping.units, mapping.run),
+        "bandwidth": (bandwidth.units, bandwidth.run),
+        "throughput": (throughput.units, throughput.run),
+    }
+    failed: list[Failure] = []
+    for name in options.only or PARTS:
+        units, run = runs[name]
+        say(f"{name}:")
+        if not units(options.simulated):
+            say("  needs a GPU: it trains, and nothing runs kernels here")
+            continue
+        try:
+            part = results.Part(name, about, options.out, units(options.simulated))
+            run(session, part)
+            part.end()
+        except Failure as error:
+            say(f"error: {error}")
+            failed.append(error)
+    picture = plot.draw(options.out, options.simulated)
+    say(f"picture: {picture}" if picture else "no picture: there is no matplotlib, or nothing to draw")
+    if options.simulated:
+        say("On a simulated device the numbers mean nothing; that the parts run, and contents agree, is the result.")
+    return failed[0].exit_code if failed else 0
+
+
+def command(options: argparse.Namespace) -> str:
+    """The command, as it stands in the results: without the folders of this machine."""
+    words = ["python", "ci/gpu/run.py", "--out", options.out.name]
+    for name in ("only", "case"):
+        for value in getattr(options, name) or ():
+            words += [f"--{name}", value]
+    words += ["--scale", f"{options.scale:g}"] if options.scale != 1 else []
+    words += ["--simulated"] if options.simulated else []
+    return shlex.join(words)
+
+
+def _commit() -> str:
+    """The commit that is checked out, marked when files were changed; "unknown" outside of a checkout."""
+    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return "unknown"
+    return done.stdout.strip() or "unknown"
+
+
+def _driver() -> str | None:
+    """The driver's version as nvidia-smi tells it; None where it cannot."""
+    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
+    try:
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+    except FileNotFoundError:
+        return None
+    lines = done.stdout.strip().splitlines()
+    return lines[0] if lines else None
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
