@@ -516,15 +516,19 @@ CASE(collectives_pin_until_they_are_done) {
   const at::Tensor other = empty(2 * mib);
   fill(block, 1);
   fill(other, 2);
-  TestWork::finished = false;
-  start_collective.call(block, host.address(), false);
-  fill(other, 3);
-  CHECK_EQ(reclaim_all(), 2 * mib);
-  TestWork::finished = true;  // as far as the host is concerned
-  fill(other, 4);
-  CHECK_EQ(reclaim_all(), 6 * mib);
-  CHECK(host.all(1));  // the memory was not taken before its stream had sent it
-  CHECK(holds(block, 1));
+  for (uint64_t seed = 1; seed <= 30; ++seed) {
+    sim_seed(seed);
+    fill(block, static_cast<int64_t>(seed));
+    TestWork::finished = false;
+    start_collective.call(block, host.address(), false);
+    fill(other, 3);
+    CHECK_EQ(reclaim_all(), 2 * mib);
+    TestWork::finished = true;  // as far as the host is concerned
+    fill(other, 4);
+    CHECK_EQ(reclaim_all(), 6 * mib);
+    CHECK(host.all(static_cast<int64_t>(seed)));  // the memory was not taken before its stream had sent it
+  }
+  CHECK(holds(block, 30));
   CHECK(holds(other, 4));
   // One that has no work of its own starts later, with a group: its tensors stay.
   start_collective.call(block, host.address(), true);

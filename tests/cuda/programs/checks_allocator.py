@@ -104,19 +104,3 @@ def check_memory_fraction() -> None:
     assert torch.cuda.memory_reserved() <= 256 * MIB
     for seed, tensor in enumerate(tensors):
         equal(tensor, data(32, seed))
-
-
-def check_record_stream() -> None:
-    enable()
-    side = torch.cuda.Stream()
-    target = torch.empty(MIB).pin_memory()
-    for seed in range(20):
-        tensor = data(4, seed).cuda()
-        side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
-            target.copy_(tensor, non_blocking=True)
-        tensor.record_stream(side)
-        del tensor
-        torch.zeros(MIB).cuda()  # takes the memory
-        side.synchronize()
-        assert torch.equal(target, data(4, seed))
