@@ -964,14 +964,19 @@ lms_status enable_device(int index, lms_options options, uint64_t min_size) {
     const uint64_t held = pager != nullptr ? device->pager()->statistics().device_bytes : 0;
     options.limit = (free + held) / 100 * 95;
   }
+  // Operations are seen before the first block may leave.
+  const bool observed = device->enabled();
+  if (!observed) {
+    lms_torch::start_observing();
+  }
   status = pager == nullptr ? add_device(device, index, &options) : lms_configure(pager, &options);
   if (status != LMS_OK) {
+    if (!observed) {
+      lms_torch::stop_observing();
+    }
     return status;
   }
   install();
-  if (!device->enabled()) {
-    lms_torch::start_observing();
-  }
   lms_torch::options_changed();
   device->enable(min_size);
   if (stock()->initialized()) {
