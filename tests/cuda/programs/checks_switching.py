@@ -235,11 +235,34 @@ def check_older_names_after_cuda_started() -> None:
     assert not torch.lms.is_enabled("cuda") and not torch.cuda.get_enabled_lms()
 
 
+def check_older_names_leave_unused_devices_alone() -> None:
+    simulate(devices=3)
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.set_device(1)
+    tensors = to_cuda([data(4, seed) for seed in range(4)])
+    assert stat("allocated_blocks.current", "cuda:1") == 4
+    assert all(torch.lms.is_enabled(f"cuda:{index}") for index in range(3))
+    assert "reclaimed" in torch.cuda.memory_stats(0)
+    assert [torch._C._cuda_hasPrimaryContext(index) for index in range(3)] == [False, True, False]
+    assert torch.lms.limit("cuda:2") > 0  # whoever asks for it uses the device
+    assert torch._C._cuda_hasPrimaryContext(2)
+    torch.cuda.set_limit_lms(8 * MIB)
+    assert torch.lms.limit("cuda:1") == torch.lms.limit("cuda:2") == 8 * MIB
+    assert stat("away_bytes.current", "cuda:1") == 8 * MIB
+    torch.lms.disable("cuda:0")
+    assert [torch.lms.is_enabled(f"cuda:{index}") for index in range(3)] == [False, True, True]
+    torch.cuda.set_enabled_lms(False)
+    assert not any(torch.lms.is_enabled(f"cuda:{index}") for index in range(3))
+    for seed, tensor in enumerate(tensors):
+        equal(tensor, data(4, seed))
+
+
 def check_older_names_switched_off_before_cuda_starts() -> None:
     torch.cuda.set_enabled_lms(True)
     torch.cuda.set_enabled_lms(False)
     torch.cuda.init()
     assert not torch.lms.is_enabled("cuda")
+    assert not to_cuda([data(4)])[0].is_cpu and stat("allocated_blocks.current") == 0
     assert simulator().sim_calls(b"cuMemAddressReserve") == 0
 
 

@@ -34,17 +34,24 @@ def _check_bytes(name: str, value: int) -> int:
     return check_bytes(name, value, 0)
 
 
-def _apply() -> None:
-    """Gives every device the settings. Called while CUDA starts, or later."""
+def _apply(current: int | None = None) -> None:
+    """Gives every device the settings: those that LMS knows and the current one at once, the others when they are used.
+
+    Called while CUDA starts, when no device is the current one yet, or later.
+    """
     global _waiting
     with _lock:
         _waiting = False
+        if not _enabled:
+            torch.lms._disable_at_first_use()
         for index in range(torch.cuda.device_count()):
             device = torch.device("cuda", index)
-            if _enabled:
-                torch.lms.enable(device, limit=_limit or None, min_size=max(_size, 1))
-            else:
+            if not _enabled:
                 torch.lms.disable(device)
+            elif index == current or torch.lms._is_known(device):
+                torch.lms.enable(device, limit=_limit or None, min_size=max(_size, 1))
+        if _enabled:
+            torch.lms._enable_at_first_use(_limit or None, max(_size, 1))
 
 
 def _set(enabled: bool, limit: int, size: int) -> None:
@@ -56,7 +63,7 @@ def _set(enabled: bool, limit: int, size: int) -> None:
             return  # nothing is enabled and nothing is to be
         if torch.cuda.is_initialized():
             try:
-                _apply()
+                _apply(torch.cuda.current_device())
             except BaseException:
                 _enabled, _limit, _size = before
                 raise
@@ -67,9 +74,10 @@ def _set(enabled: bool, limit: int, size: int) -> None:
 
 
 def set_enabled_lms(enable: bool) -> None:
-    """Enables or disables LMS on every CUDA device: now, or when CUDA starts.
+    """Enables or disables LMS on every CUDA device: on the current one now, if CUDA has started, and on the others when
+    they are first used, so that a process which uses one of several devices leaves the others alone.
 
-    :raises RuntimeError: CUDA has started, and a device cannot do it; the sentence says why.
+    :raises RuntimeError: CUDA has started, and the device cannot do it; the sentence says why.
     """
     if not isinstance(enable, bool):
         raise TypeError(f"enable: expected a bool, got {type(enable).__name__}")

@@ -49,6 +49,9 @@ _UINT64_MAX = 2**64 - 1
 
 _lock = threading.RLock()  # serialises enable and disable
 _active = False  # whether LMS is enabled for any device
+# The options, and the min_size, with which a CUDA device is enabled when it is first asked for that much memory; None:
+# it is not. Says nothing about devices that were enabled before.
+_at_first_use: tuple[_library.Options, int] | None = None
 
 
 def _check_bytes(name: str, value: int, minimum: int) -> int:
@@ -100,8 +103,26 @@ def _default_limit(device: _devices.Device) -> int:
     return limit
 
 
+def _is_known(device: torch.device) -> bool:
+    """Whether LMS was ever enabled for the device."""
+    return _library.pager(_devices.find(device)) is not None
+
+
+def _waits(device: _devices.Device) -> bool:
+    """Whether the device is going to be enabled when it is first used."""
+    return _at_first_use is not None and device.kind.name == "cuda" and _library.pager(device) is None
+
+
+def _no_longer_wait(device: _devices.Device) -> None:
+    with _lock:
+        if _waits(device):
+            options, min_size = _at_first_use
+            _library.check(_library.call(device, "enable", ctypes.byref(options), min_size))
+
+
 def _enabled_pager(device: str | torch.device) -> int:
     found = _devices.find(device)
+    _no_longer_wait(found)
     pager = _library.pager(found) if _library.enabled(found) else None
     if pager is None:
         raise RuntimeError(f"LMS is not enabled; call torch.lms.enable('{found}', limit=...) first")
@@ -113,7 +134,7 @@ def _switched() -> None:
     global _active
     from . import _handout, _memory_stats, _wrapping
 
-    active = {device.kind.name for device in _library.devices() if _library.enabled(device)}
+    active = {device.kind.name for device in _library.devices() if _library.enabled(device) or _waits(device)}
     _wrapping.apply({row for row in _handout.ROWS + _memory_stats.ROWS if active.intersection(row.devices)})
     _active = bool(active)
 
@@ -177,6 +198,39 @@ def enable(
         _switched()
 
 
+def _enable_at_first_use(limit: int | None, min_size: int) -> None:
+    """Enables every CUDA device that has never been enabled as soon as it is asked for a tensor of ``min_size`` bytes.
+
+    Until then a device that the process sees but does not use gets neither a context nor a pager.
+
+    :param limit: bytes of each device, or None: what is free on it at that time, less 5 %.
+    """
+    global _at_first_use
+    with _lock:
+        for index in range(torch.cuda.device_count()) if limit is not None else ():
+            _check_limit("limit", limit, _devices.Device(_devices.KINDS["cuda"], index))
+        options = _library.Options(
+            struct_size=ctypes.sizeof(_library.Options),
+            limit=_UINT64_MAX if limit is None else limit,
+            policy=b"iteration",
+        )
+        every = _devices.Device(_devices.KINDS["cuda"], -1)
+        _library.check(_library.call(every, "enable", ctypes.byref(options), min_size))
+        _at_first_use = (options, min_size)
+        _shut_down_at_exit()
+        _switched()
+
+
+def _disable_at_first_use() -> None:
+    """Ends what :func:`_enable_at_first_use` began, for the devices that were not used since."""
+    global _at_first_use
+    with _lock:
+        if _at_first_use is not None:
+            _at_first_use = None
+            _library.check(_library.call(_devices.Device(_devices.KINDS["cuda"], -1), "disable"))
+            _switched()
+
+
 def disable(device: str | torch.device) -> None:
     """Brings everything back and lets new tensors use the stock allocator; does nothing when LMS is not enabled.
 
@@ -187,6 +241,7 @@ def disable(device: str | torch.device) -> None:
     """
     found = _devices.find(device)
     with _lock:
+        _no_longer_wait(found)
         if _library.enabled(found):
             _library.check(_library.call(found, "disable"))
             _switched()
@@ -196,7 +251,10 @@ def is_enabled(device: str | torch.device) -> bool:
     """Whether LMS is enabled for ``device``; False for a device that cannot use it."""
     name, _ = _devices.parse(device)
     kind = _devices.KINDS.get(name)
-    return kind is not None and kind.in_this_build() and _library.enabled(_devices.find(device))
+    if kind is None or not kind.in_this_build():
+        return False
+    found = _devices.find(device)
+    return _library.enabled(found) or _waits(found)
 
 
 def limit(device: str | torch.device) -> int:

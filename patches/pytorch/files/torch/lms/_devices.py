@@ -93,7 +93,7 @@ class Cuda(Kind):
             raise ValueError(f"device: 'cuda:{index}' does not exist; this process sees {self.count()} CUDA device(s)")
 
     def capacity(self, index: int) -> int | None:
-        return torch.cuda.mem_get_info(index)[1]
+        return torch.cuda.get_device_properties(index).total_memory  # gives the device no context
 
     def default_limit(self, index: int, held: int) -> int | None:
         return (torch.cuda.mem_get_info(index)[0] + held) * 95 // 100

@@ -73,7 +73,7 @@ def _memory_stats(stock: Callable[[int], dict[str, Any]]) -> Callable[[int], dic
     def memory_stats(index: int) -> dict[str, Any]:
         result = stock(index)
         device = _device(index)
-        if not _library.enabled(device):
+        if not torch.lms.is_enabled(str(device)):
             return result
         statistics = _library.statistics(device)
         zero = _zero.get(device, {})
@@ -107,7 +107,7 @@ def _memory_summary(stock: Callable[..., str]) -> Callable[..., str]:
     def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
         text = stock(device, abbreviated)
         found = _devices.find(torch.device("cuda", device) if isinstance(device, int) else device or "cuda")
-        if not _library.enabled(found):
+        if not torch.lms.is_enabled(str(found)):
             return text
         statistics = _library.statistics(found)
         rows = [f"{'Large Model Support':^75}"]
