@@ -1,33 +1,18 @@
-"""Runs every check under programs/ with a grafted CUDA wheel on the simulated CUDA: what torch.lms and torch.cuda promise.
-
-A check is a function ``check_*`` of a module ``checks_*``; e2e/programs/run_checks.py gives each a process.
-"""
+"""Runs every check under programs/ with a grafted CUDA wheel on the simulated CUDA: what torch.lms and torch.cuda promise."""
 
 from __future__ import annotations
 
-import ast
-import json
 import os
 import re
 import subprocess
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from checks import Outcomes, parameters
+
 PROGRAMS = Path(__file__).parent / "programs"
-RUNNER = Path(__file__).parents[1] / "e2e" / "programs" / "run_checks.py"
 UPSTREAM = Path(__file__).parents[2] / "patches" / "pytorch" / "files" / "test" / "test_lms.py"
-Outcomes = Callable[[str], dict[str, dict[str, Any]]]
-
-
-def checks() -> list[tuple[str, str]]:
-    found = []
-    for path in sorted(PROGRAMS.glob("checks_*.py")):
-        functions = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
-        found += [(path.stem, function.name) for function in functions if function.name.startswith("check_")]
-    return found
 
 
 @pytest.fixture(scope="session")
@@ -60,36 +45,13 @@ def environment(cuda_python: Path, simulated_cuda: Path, tmp_path_factory: pytes
 
 @pytest.fixture(scope="session")
 def outcomes(cuda_python: Path, environment: dict[str, str], request: pytest.FixtureRequest) -> Outcomes:
-    """The outcomes of a module's selected checks, by name; the module runs when the first of them is asked for."""
-    selected: dict[str, list[str]] = {}
-    for item in request.session.items:
-        if isinstance(item, pytest.Function) and item.originalname == "test_cuda_check":
-            selected.setdefault(item.callspec.params["module"], []).append(item.callspec.params["name"])
-    known: dict[str, dict[str, dict[str, Any]]] = {}
-
-    def run(module: str) -> dict[str, dict[str, Any]]:
-        if module not in known:
-            result = subprocess.run(
-                [str(cuda_python), str(RUNNER), module, *selected[module]],
-                capture_output=True,
-                text=True,
-                cwd=environment["TMPDIR"],
-                env=environment,
-                check=False,
-            )
-            known[module] = {outcome["check"]: outcome for outcome in map(json.loads, result.stdout.splitlines())}
-            if missing := set(selected[module]) - set(known[module]):
-                raise RuntimeError(
-                    f"{module} ended with status {result.returncode} without {missing}:\n{result.stderr}"
-                )
-        return known[module]
-
-    return run
+    folder = Path(environment["TMPDIR"])
+    return Outcomes(request.session.items, "test_cuda_check", cuda_python, environment, folder)
 
 
-@pytest.mark.parametrize(("module", "name"), [pytest.param(*check, id="-".join(check)) for check in checks()])
+@pytest.mark.parametrize(("module", "name"), parameters(PROGRAMS))
 def test_cuda_check(module: str, name: str, outcomes: Outcomes) -> None:
-    outcome = outcomes(module)[name]
+    outcome = outcomes.of(module, name)
     assert outcome["status"] == "passed", f"{outcome['status']} after {outcome['seconds']} s\n{outcome['text']}"
 
 
