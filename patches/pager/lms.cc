@@ -15,9 +15,12 @@ namespace {
 
 using LmsError = lms::ThreadText<lms::Pager>;
 
-lms_status lms_report(const lms::Status& status) {
+// Not inlined, so that what succeeds is.
+__attribute__((noinline)) void lms_remember(const std::string& sentence) { LmsError::set(sentence); }
+
+inline lms_status lms_report(const lms::Status& status) {
   if (!status.ok()) {
-    LmsError::set(status.message);
+    lms_remember(status.message);
   }
   return status.code;
 }
@@ -31,6 +34,16 @@ lms_status lms_guarded(Call call) {
     return lms_report(lms::Status(LMS_OUT_OF_MEMORY, "the machine has no memory left for the pager's tables"));
   } catch (const std::exception& error) {
     return lms_report(lms::Status(LMS_UNSUPPORTED, error.what()));
+  }
+}
+
+// The same for a call without a result.
+template <typename Call>
+void lms_guarded_call(Call call) {
+  try {
+    call();
+  } catch (const std::exception& error) {
+    lms_remember(error.what());
   }
 }
 
@@ -91,10 +104,7 @@ lms_status lms_create_cuda(const lms_options* options, int device, lms_pager** o
 }
 
 void lms_shutdown(lms_pager* pager) {
-  lms_guarded([&] {
-    lms_unwrap(pager)->shutdown();
-    return lms::Status();
-  });
+  lms_guarded_call([&] { lms_unwrap(pager)->shutdown(); });
 }
 
 lms_status lms_configure(lms_pager* pager, const lms_options* options) {
@@ -116,10 +126,7 @@ lms_status lms_allocate(lms_pager* pager, size_t bytes, void** out) {
 }
 
 void lms_free(lms_pager* pager, void* address) {
-  lms_guarded([&] {
-    lms_unwrap(pager)->free(address);
-    return lms::Status();
-  });
+  lms_guarded_call([&] { lms_unwrap(pager)->free(address); });
 }
 
 int lms_owns(lms_pager* pager, const void* address) { return lms_unwrap(pager)->owns(address) ? 1 : 0; }
@@ -134,10 +141,8 @@ lms_status lms_pin(lms_pager* pager, const void* address, int write, lms_pin_tok
 }
 
 void lms_unpin(lms_pager* pager, lms_pin_token token) {
-  lms_guarded([&] {
-    lms_unwrap(pager)->unpin(lms::Pin{static_cast<lms::Block*>(token.block), token.generation});
-    return lms::Status();
-  });
+  lms_guarded_call(
+      [&] { lms_unwrap(pager)->unpin(lms::Pin{static_cast<lms::Block*>(token.block), token.generation}); });
 }
 
 void lms_mark_seen(lms_pager* pager, const void* address) { lms_unwrap(pager)->mark_seen(address); }
@@ -145,10 +150,7 @@ void lms_mark_seen(lms_pager* pager, const void* address) { lms_unwrap(pager)->m
 void lms_scope_begin(lms_pager* pager) { lms_unwrap(pager)->begin_scope(); }
 
 void lms_scope_end(lms_pager* pager) {
-  lms_guarded([&] {
-    lms_unwrap(pager)->end_scope();
-    return lms::Status();
-  });
+  lms_guarded_call([&] { lms_unwrap(pager)->end_scope(); });
 }
 
 lms_status lms_reclaim(lms_pager* pager, uint64_t bytes, uint64_t* reclaimed) {

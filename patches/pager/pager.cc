@@ -484,13 +484,6 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
   return {};
 }
 
-void Pager::drop_pin(const Pin& pin) {
-  std::uint64_t found = pin.block->word.load(std::memory_order_relaxed);
-  while (word::generation(found) == pin.generation && word::pins(found) > 0 &&
-         !pin.block->word.compare_exchange_weak(found, found - word::pin, std::memory_order_acq_rel)) {
-  }
-}
-
 // Makes the stream wait for the copy that brought the block in. The lock is held.
 Status Pager::order(Block* block, StreamId user) {
   if (backend_->over(block->copy)) {

@@ -170,7 +170,13 @@ class LMS_API Pager final : private BlockSource {
   Status allocate_slow(std::uint64_t bytes, StreamId user, Block** out);
   Status pin_slow(Block* block, bool write, Pin* out, StreamId user);
   void free_slow(Block* block);
-  void drop_pin(const Pin& pin);
+  // Here, since an exported function that is not inline is called through the linkage table.
+  static void drop_pin(const Pin& pin) {
+    std::uint64_t found = pin.block->word.load(std::memory_order_relaxed);
+    while (word::generation(found) == pin.generation && word::pins(found) > 0 &&
+           !pin.block->word.compare_exchange_weak(found, found - word::pin, std::memory_order_acq_rel)) {
+    }
+  }
   void return_to_limit();
 
   // Everything below needs the lock; functions that take it may let it go while they copy.
