@@ -93,7 +93,8 @@ class Model {
         ull(values["allocations.cached"]), ull(values["over_limit.requests"]), ull(refused_));
     // A run in which nothing moved would prove nothing.
     CHECK(values["out.blocks"] > steps / 100 && values["in.blocks"] > steps / 100 && values["faults"] > steps / 200);
-    CHECK(values["clean_drop.blocks"] > 0 && values["allocations.cached"] > 0 && refused_ > 0);
+    CHECK(values["clean_drop.blocks"] > 0 && values["allocations.cached"] > 0);
+    CHECK(refused_ > 0 || steps < 50000);  // rare, so a short run may miss it
   }
 
  private:
