@@ -3,8 +3,8 @@
 // is, and so is an access that is under way when the block comes back. Needs a driver that can map host memory at
 // device addresses (CUDA 12.2).
 //
-// Off unless the environment says LMS_CUDA_READABLE=1: it costs two calls to the driver for each page (2 MiB) of every
-// block that leaves, which is about as long as the page's copy takes.
+// Off unless the environment says LMS_CUDA_READABLE=1: it takes a call to the driver for each page (2 MiB) of every
+// block that leaves, and two more for the block. What such calls cost on a device, ci/gpu's part "mapping" measures.
 //
 // Thread-safe.
 #ifndef LMS_CUDA_AWAY_H
