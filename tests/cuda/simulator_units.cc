@@ -1,5 +1,6 @@
 // What the simulated CUDA promises in sim.h, through the driver's interface. `simulator_units NAME` runs one case; the
 // options that some need come from the environment (test_simulator.py).
+#include <sys/mman.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -530,9 +531,7 @@ CASE(an_exported_handle_works_in_another_process) {
   }
   const ssize_t bytes = read(pipes[0][0], token, sizeof token);
   CHECK(bytes > 0);
-  char path[] = "/tmp/sim-handle-XXXXXX";
-  const int fd = mkstemp(path);
-  unlink(path);
+  const int fd = memfd_create("handle", 0);
   CHECK_EQ(write(fd, token, static_cast<std::size_t>(bytes)), bytes);
   Handle imported = 0;
   OK(cuMemImportFromShareableHandle(&imported, reinterpret_cast<void*>(static_cast<std::intptr_t>(fd)), 1));

@@ -387,6 +387,31 @@ int api_attribute(int device, int attribute, int* value) {
   return success;
 }
 
+int api_capture_info(Stream* stream, int* status, unsigned long long* id, Graph** graph, Node*** tail, void** edges,
+                     std::size_t* count) {
+  static thread_local std::vector<Node*> nodes;
+  nodes.clear();
+  std::uint64_t number = 0;
+  Graph* captured = nullptr;
+  const int code = machine().capture_status(stream, status, &number, &captured, &nodes);
+  if (id != nullptr) {
+    *id = number;
+  }
+  if (graph != nullptr) {
+    *graph = captured;
+  }
+  if (tail != nullptr) {
+    *tail = nodes.data();
+  }
+  if (edges != nullptr) {
+    *edges = nullptr;
+  }
+  if (count != nullptr) {
+    *count = nodes.size();
+  }
+  return code;
+}
+
 PointerInfo api_pointer(Address address) {
   PointerInfo info;
   std::uint64_t start = 0;

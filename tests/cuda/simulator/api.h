@@ -43,6 +43,10 @@ SIM_PUBLIC int api_launch(const std::string& kernel, Stream* stream, Dim grid, D
 SIM_PUBLIC int api_attribute(int device, int attribute, int* value);
 SIM_PUBLIC std::string api_pci_bus_id(int device);
 
+// What the stream is capturing. Any result may be null but the status; *tail is valid until the thread's next call.
+SIM_PUBLIC int api_capture_info(Stream* stream, int* status, unsigned long long* id, Graph** graph, Node*** tail,
+                                void** edges, std::size_t* count);
+
 // Type as cudaMemoryType: 0 unregistered, 1 host, 2 device, 3 managed.
 struct PointerInfo {
   int type = 0;

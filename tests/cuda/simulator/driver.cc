@@ -785,45 +785,18 @@ DRIVER(cuStreamIsCapturing, 10000, void* handle, int* status) {
   return machine().capture_status(stream, status, &id, &graph, &tail);
 }
 
-namespace {
-
-int capture_info(void* handle, int* status, unsigned long long* id, Graph** graph, Node*** tail, void** edges,
-                 std::size_t* count) {
-  STREAM(stream, handle)
-  static thread_local std::vector<Node*> nodes;
-  std::uint64_t number = 0;
-  Graph* captured = nullptr;
-  const int code = machine().capture_status(stream, status, &number, &captured, &nodes);
-  if (id != nullptr) {
-    *id = number;
-  }
-  if (graph != nullptr) {
-    *graph = captured;
-  }
-  if (tail != nullptr) {
-    *tail = nodes.data();
-  }
-  if (edges != nullptr) {
-    *edges = nullptr;
-  }
-  if (count != nullptr) {
-    *count = nodes.size();
-  }
-  return code;
-}
-
-}  // namespace
-
 DRIVER(cuStreamGetCaptureInfo_v2, 11030, void* handle, int* status, unsigned long long* id, Graph** graph, Node*** tail,
        std::size_t* count) {
   ENTER(need_all)
-  return capture_info(handle, status, id, graph, tail, nullptr, count);
+  STREAM(stream, handle)
+  return api_capture_info(stream, status, id, graph, tail, nullptr, count);
 }
 
 DRIVER(cuStreamGetCaptureInfo_v3, 12030, void* handle, int* status, unsigned long long* id, Graph** graph, Node*** tail,
        void** edges, std::size_t* count) {
   ENTER(need_all)
-  return capture_info(handle, status, id, graph, tail, edges, count);
+  STREAM(stream, handle)
+  return api_capture_info(stream, status, id, graph, tail, edges, count);
 }
 
 DRIVER(cuGraphCreate, 10000, Graph** graph, unsigned flags) {

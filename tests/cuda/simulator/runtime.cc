@@ -707,35 +707,6 @@ RUNTIME(cudaStreamIsCapturing, void* handle, int* status) {
   return keep(machine().capture_status(stream, status, &id, &graph, &tail));
 }
 
-namespace {
-
-int capture_info(Stream* stream, int* status, unsigned long long* id, Graph** graph, Node*** tail, void** edges,
-                 std::size_t* count) {
-  static thread_local std::vector<Node*> nodes;
-  nodes.clear();
-  std::uint64_t number = 0;
-  Graph* captured = nullptr;
-  const int code = machine().capture_status(stream, status, &number, &captured, &nodes);
-  if (id != nullptr) {
-    *id = number;
-  }
-  if (graph != nullptr) {
-    *graph = captured;
-  }
-  if (tail != nullptr) {
-    *tail = nodes.data();
-  }
-  if (edges != nullptr) {
-    *edges = nullptr;
-  }
-  if (count != nullptr) {
-    *count = nodes.size();
-  }
-  return code;
-}
-
-}  // namespace
-
 #if SIM_CUDART >= 13000
 RUNTIME(cudaStreamGetCaptureInfo, void* handle, int* status, unsigned long long* id, Graph** graph, Node*** tail,
         void** edges, std::size_t* count) {
@@ -745,7 +716,7 @@ RUNTIME(cudaStreamGetCaptureInfo_v3, void* handle, int* status, unsigned long lo
 #endif
   PREPARE(need_all)
   STREAM(stream, handle)
-  return keep(capture_info(stream, status, id, graph, tail, edges, count));
+  return keep(api_capture_info(stream, status, id, graph, tail, edges, count));
 }
 
 #if SIM_CUDART < 13000
@@ -753,13 +724,13 @@ RUNTIME(cudaStreamGetCaptureInfo_v2, void* handle, int* status, unsigned long lo
         std::size_t* count) {
   PREPARE(need_all)
   STREAM(stream, handle)
-  return keep(capture_info(stream, status, id, graph, tail, nullptr, count));
+  return keep(api_capture_info(stream, status, id, graph, tail, nullptr, count));
 }
 
 RUNTIME(cudaStreamGetCaptureInfo, void* handle, int* status, unsigned long long* id) {
   PREPARE(need_all)
   STREAM(stream, handle)
-  return keep(capture_info(stream, status, id, nullptr, nullptr, nullptr, nullptr));
+  return keep(api_capture_info(stream, status, id, nullptr, nullptr, nullptr, nullptr));
 }
 #endif
 
