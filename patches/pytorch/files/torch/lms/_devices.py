@@ -6,12 +6,13 @@ are in bytes. Nothing here starts CUDA except :meth:`prepare`.
 
 from __future__ import annotations
 
+import abc
 from typing import NamedTuple
 
 import torch
 
 
-class Kind:
+class Kind(abc.ABC):
     """What differs between kinds of devices."""
 
     name: str
@@ -21,13 +22,13 @@ class Kind:
     def in_this_build(self) -> bool:
         return True
 
+    @abc.abstractmethod
     def index(self, requested: int | None) -> int:
         """The index of the device that is meant; None is what a device without an index says."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def count(self) -> int:
         """How many devices of the kind there are."""
-        raise NotImplementedError
 
     def label(self, index: int) -> str:
         return self.name
@@ -36,6 +37,7 @@ class Kind:
         """What the kind's C functions take first."""
         return ()
 
+    @abc.abstractmethod
     def prepare(self, index: int) -> None:
         """Makes the device ready for use, or raises."""
 
@@ -60,6 +62,9 @@ class Cpu(Kind):
 
     def count(self) -> int:
         return 1
+
+    def prepare(self, index: int) -> None:
+        """Is ready."""
 
 
 class Cuda(Kind):
