@@ -25,8 +25,9 @@ LMS_API bool add_device(const Device& device);
 // The device to one of whose blocks the address belongs, or null. Takes no lock.
 LMS_API const Device* device_of(const void* address);
 
-// Observes operations while more calls of start than of stop were made.
-LMS_API void start_observing();
+// Observes operations while more calls of start than of stop were made. LMS_UNSUPPORTED, and nothing started: in
+// releases that keep observers on a stack, somebody else observes already.
+LMS_API lms_status start_observing();
 LMS_API void stop_observing();
 
 // While a graph may be captured nothing is asked of the device that a capture forbids. Calls nest.

@@ -1,19 +1,17 @@
 // Large Model Support for tensors: an observer of every operation that keeps the operation's inputs resident, on
 // whatever device they are (LmsObserver.h), and for CPU tensors an allocator in front of the stock one (LmsTorch.h).
 #include <ATen/LmsObserver.h>
+#include <ATen/LmsOperators.h>
 #include <ATen/LmsOverride.h>
+#include <ATen/LmsRecordFunction.h>
 #include <ATen/LmsTorch.h>
-#include <ATen/NestedTensorImpl.h>
-#include <ATen/SparseCsrTensorImpl.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
 #include <ATen/lms/pager.h>
-#include <ATen/ops/from_blob.h>
-#include <ATen/record_function.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
-#include <torch/library.h>
+#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <array>
@@ -27,6 +25,18 @@
 #include <unordered_map>
 #include <vector>
 
+#if __has_include(<ATen/SparseCsrTensorImpl.h>)
+#include <ATen/SparseCsrTensorImpl.h>
+#endif
+#if __has_include(<ATen/NestedTensorImpl.h>)
+#include <ATen/NestedTensorImpl.h>
+#endif
+#if __has_include(<ATen/ops/from_blob.h>)
+#include <ATen/ops/from_blob.h>
+#elif !LMS_HAS_CALLBACK_OPTIONS
+#include <torch/csrc/autograd/generated/variable_factories.h>
+#endif
+
 // A build of the framework says itself whether it has collectives; a wheel has them when it has their headers.
 #if defined(USE_DISTRIBUTED) || (!defined(CAFFE2_BUILD_MAIN_LIB) && __has_include(<torch/csrc/distributed/c10d/Work.hpp>))
 #define LMS_HAS_COLLECTIVES 1
@@ -35,9 +45,17 @@
 #define LMS_HAS_COLLECTIVES 0
 #endif
 
+// From some release on; where the headers do not define them they are never used.
+namespace c10 {
+class OutOfMemoryError;
+class ProfiledCPUMemoryReporter;
+ProfiledCPUMemoryReporter& profiledCPUMemoryReporter();
+}  // namespace c10
+
 namespace {
 
 using lms_torch::Device;
+using lms_torch::Operation;
 
 // ------------------------------------------------------------------------------------------------ devices
 
@@ -118,6 +136,15 @@ void keep_failure(const KnownDevice* device, lms::Status status) {
   pending_failure = PendingFailure{std::move(status), device, configuration.load(), device->pager()->limit()};
 }
 
+template <typename Error>
+[[noreturn]] void throw_error(const std::string& sentence, std::true_type /*is defined*/) {
+  throw Error({__func__, __FILE__, static_cast<uint32_t>(__LINE__)}, "LMS: " + sentence);
+}
+template <typename Error>
+[[noreturn]] void throw_error(const std::string& sentence, std::false_type /*is defined*/) {
+  throw_error<c10::Error>(sentence, std::true_type());
+}
+
 }  // namespace
 
 namespace lms_torch {
@@ -149,9 +176,9 @@ void options_changed() { configuration.fetch_add(1); }
 
 void throw_status(const lms::Status& status) {
   if (status.code == LMS_OUT_OF_MEMORY) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "LMS: ", status.message);
+    throw_error<c10::OutOfMemoryError>(status.message, lms_torch::IsDefined<c10::OutOfMemoryError>());
   }
-  TORCH_CHECK(false, "LMS: ", status.message);
+  throw_error<c10::Error>(status.message, std::true_type());
 }
 
 void throw_pending_failure() {
@@ -193,6 +220,23 @@ std::atomic<uint64_t> cpu_min_size{0};
 
 void release_block(void* address);
 
+// What the framework's profiler is told of.
+template <typename Reporter>
+void report_new(Reporter& (*reporter)(), void* address, size_t bytes, std::true_type /*is defined*/) {
+  reporter().New(address, bytes);
+}
+template <typename Reporter>
+void report_new(Reporter& (* /*reporter*/)(), void* /*address*/, size_t /*bytes*/, std::false_type /*is defined*/) {}
+
+template <typename Reporter>
+void report_deleted(Reporter& (*reporter)(), void* address, std::true_type /*is defined*/) {
+  reporter().Delete(address);
+}
+template <typename Reporter>
+void report_deleted(Reporter& (* /*reporter*/)(), void* /*address*/, std::false_type /*is defined*/) {}
+
+using HasReporter = lms_torch::IsDefined<c10::ProfiledCPUMemoryReporter>;
+
 // Large requests go to the pager, all else to the allocator that was there before.
 class CpuMemory {
  public:
@@ -207,7 +251,7 @@ class CpuMemory {
     if (!status.ok()) {
       lms_torch::throw_status(status);
     }
-    c10::profiledCPUMemoryReporter().New(address, bytes);
+    report_new(&c10::profiledCPUMemoryReporter, address, bytes, HasReporter());
     return {address, address, &release_block, c10::Device(c10::DeviceType::CPU)};
   }
 
@@ -246,7 +290,7 @@ c10::Allocator& cpu_allocator() {
 void release_block(void* address) {
   lms::Pager* pager = cpu_pager.load(std::memory_order_acquire);
   if (pager->owns(address)) {
-    c10::profiledCPUMemoryReporter().Delete(address);
+    report_deleted(&c10::profiledCPUMemoryReporter, address, HasReporter());
     pager->free(address);
   } else {
     cpu_memory().stock()->raw_deleter()(address);
@@ -276,23 +320,48 @@ void* writable_data(const Tensor& tensor, long /*otherwise*/) {
   return tensor.data_ptr();
 }
 
-template <typename Nested>
-auto nested_sizes(const Nested& nested, int /*preferred*/) -> decltype(nested.get_nested_sizes()) {
-  return nested.get_nested_sizes();
+template <typename Impl>
+auto storage_of(const Impl& impl, int /*preferred*/) -> decltype(impl.unsafe_storage()) {
+  return impl.unsafe_storage();
 }
-template <typename Nested>
-const at::Tensor& nested_sizes(const Nested& nested, long /*otherwise*/) {
-  return nested.get_nested_size_tensor();
+template <typename Impl>
+const c10::Storage& storage_of(const Impl& impl, long /*otherwise*/) {
+  return impl.storage();
 }
 
-template <typename Nested>
-auto nested_strides(const Nested& nested, int /*preferred*/) -> decltype(nested.get_nested_strides()) {
-  return nested.get_nested_strides();
+// The parts of tensors that have no storage of their own.
+#if __has_include(<ATen/SparseCsrTensorImpl.h>)
+template <typename Compressed, typename Visit>
+auto visit_compressed(const Compressed& compressed, const Visit& visit, int /*preferred*/)
+    -> decltype(visit(compressed.compressed_indices())) {
+  visit(compressed.compressed_indices());
+  visit(compressed.plain_indices());
 }
-template <typename Nested>
-const at::Tensor& nested_strides(const Nested& nested, long /*otherwise*/) {
-  return nested.get_nested_stride_tensor();
+template <typename Compressed, typename Visit>
+void visit_compressed(const Compressed& compressed, const Visit& visit, long /*otherwise*/) {
+  visit(compressed.crow_indices());
+  visit(compressed.col_indices());
 }
+#endif
+
+#if __has_include(<ATen/NestedTensorImpl.h>)
+template <typename Nested, typename Visit>
+auto visit_nested(const Nested& nested, const Visit& visit, int /*preferred*/)
+    -> decltype(visit(nested.get_nested_sizes())) {
+  visit(nested.get_nested_sizes());
+  visit(nested.get_nested_strides());
+}
+template <typename Nested, typename Visit>
+auto visit_nested(const Nested& nested, const Visit& visit, long /*otherwise*/)
+    -> decltype(visit(nested.get_nested_stride_tensor())) {
+  visit(nested.get_nested_size_tensor());
+  visit(nested.get_nested_stride_tensor());
+}
+template <typename Nested, typename Visit>
+void visit_nested(const Nested& nested, const Visit& visit, ...) {  // without strides
+  visit(nested.get_nested_size_tensor());
+}
+#endif
 
 // Calls `visit(address)` for every storage that the tensor's data lives in. Reads no data and dispatches nothing.
 template <typename Visit>
@@ -301,62 +370,77 @@ void visit_storages(const at::Tensor& tensor, const Visit& visit) {
     return;
   }
   const c10::TensorImpl* tensor_impl = tensor.unsafeGetTensorImpl();
+  const auto visit_part = [&visit](const at::Tensor& part) { visit_storages(part, visit); };
+#if __has_include(<ATen/NestedTensorImpl.h>)
   if (tensor_impl->is_nested()) {
     if (const auto* nested = dynamic_cast<const at::native::NestedTensorImpl*>(tensor_impl)) {
-      visit_storages(nested_sizes(*nested, 0), visit);
-      visit_storages(nested_strides(*nested, 0), visit);
+      visit_nested(*nested, visit_part, 0);
     }
   }
+#endif
   if (tensor_impl->has_storage()) {
-    const void* address = data_address(tensor_impl->unsafe_storage().unsafeGetStorageImpl(), 0);
+    const void* address = data_address(storage_of(*tensor_impl, 0).unsafeGetStorageImpl(), 0);
     if (address != nullptr) {
       visit(address);
     }
   } else if (const auto* coo = dynamic_cast<const at::SparseTensorImpl*>(tensor_impl)) {
-    visit_storages(coo->indices(), visit);
-    visit_storages(coo->values(), visit);
-  } else if (const auto* compressed = dynamic_cast<const at::SparseCsrTensorImpl*>(tensor_impl)) {
-    visit_storages(compressed->compressed_indices(), visit);
-    visit_storages(compressed->plain_indices(), visit);
-    visit_storages(compressed->values(), visit);
+    visit_part(coo->indices());
+    visit_part(coo->values());
   }
-}
-
-bool may_hold_tensors(const c10::IValue& value) {
-  return value.isTensor() || value.isNone() || value.isList() || value.isTuple() || value.isGenericDict();
+#if __has_include(<ATen/SparseCsrTensorImpl.h>)
+  else if (const auto* compressed = dynamic_cast<const at::SparseCsrTensorImpl*>(tensor_impl)) {
+    visit_compressed(*compressed, visit_part, 0);
+    visit_part(compressed->values());
+  }
+#endif
 }
 
 // The same for every tensor in a value: tensors, optional tensors, and lists, tuples and dictionaries of them.
-template <typename Visit>
-void visit_storages(const c10::IValue& value, const Visit& visit) {
+// Before 1.5, where kinds of lists differ, operations are given no more than tensors and lists of them.
+template <typename Value, typename Visit>
+auto visit_storages(const Value& value, const Visit& visit, int /*preferred*/)
+    -> decltype(static_cast<void>(value.toListRef())) {
   if (value.isTensor()) {
     visit_storages(value.toTensor(), visit);
   } else if (value.isList()) {
-    for (const c10::IValue& element : value.toListRef()) {
-      if (!may_hold_tensors(element)) {
+    for (const Value& element : value.toListRef()) {
+      if (!(element.isTensor() || element.isNone() || element.isList() || element.isTuple() ||
+            element.isGenericDict())) {
         break;  // a list of numbers or strings
       }
-      visit_storages(element, visit);
+      visit_storages(element, visit, 0);
     }
   } else if (value.isTuple()) {
-    for (const c10::IValue& element : value.toTupleRef().elements()) {
-      visit_storages(element, visit);
+    for (const c10::IValue& element : value.toTuple()->elements()) {
+      visit_storages(element, visit, 0);
     }
   } else if (value.isGenericDict()) {
     for (const auto& entry : value.toGenericDict()) {
-      visit_storages(entry.key(), visit);
-      visit_storages(entry.value(), visit);
+      visit_storages(entry.key(), visit, 0);
+      visit_storages(entry.value(), visit, 0);
+    }
+  }
+}
+template <typename Value, typename Visit>
+void visit_storages(const Value& value, const Visit& visit, long /*otherwise*/) {
+  if (value.isTensor()) {
+    visit_storages(value.toTensor(), visit);
+  } else if (value.isTensorList()) {
+    for (const at::Tensor& element : value.toTensorListRef()) {
+      visit_storages(element, visit);
     }
   }
 }
 
 // ------------------------------------------------------------------------------------------------ operations
 
-// What its schema says of an operation. Bit i: may write argument i; all bits where there are too many to tell.
+// What its schema or its name says of an operation. Bit i: may write argument i; all bits where there are too many to
+// tell.
 struct OperationTraits {
   uint64_t written = ~uint64_t{0};
   uint64_t declared = 0;  // the same as far as declared; enough where writes that nobody declared are noticed
   bool ours = false;      // an operator of this file: it pins for itself, and reports its failures
+  bool is_operator = true;
 };
 
 // Operators of namespace aten that write arguments which their schemas, in some release, do not mark as written:
@@ -368,7 +452,7 @@ OperationTraits read_schema(const c10::FunctionSchema& schema) {
   OperationTraits traits;
   const auto& arguments = schema.arguments();
   for (size_t index = 0; index < arguments.size(); ++index) {
-    if (arguments[index].alias_info() != nullptr && arguments[index].alias_info()->isWrite()) {
+    if (arguments[index].alias_info() && arguments[index].alias_info()->isWrite()) {
       traits.declared |= index < 64 ? uint64_t{1} << index : ~uint64_t{0};
     }
   }
@@ -387,16 +471,43 @@ OperationTraits read_schema(const c10::FunctionSchema& schema) {
   return traits;
 }
 
-const OperationTraits& operation_traits(const at::RecordFunction& function) {
+// By convention an operator whose name ends in an underscore writes its first argument, and one that ends in _out some
+// of the others.
+OperationTraits read_name(const std::string& name) {
+  OperationTraits traits;
+  const std::string out = "_out";
+  if (name.size() > 1 && name.back() == '_') {
+    traits.declared = 1;
+  } else if (name.size() > out.size() && name.compare(name.size() - out.size(), out.size(), out) == 0) {
+    traits.declared = ~uint64_t{0};
+  }
+  traits.ours = name.compare(0, 5, "lms::") == 0;
+  traits.is_operator = lms_torch::only_operations_are_shown || lms_torch::names_an_operator(name);
+  return traits;
+}
+
+const OperationTraits& traits_by_schema(const Operation& operation) {
   static const OperationTraits without_schema;
   // Asking for the schema copies it. The name lies inside the schema, so that its address stands for it.
   thread_local std::unordered_map<const char*, OperationTraits> known;
-  const auto found = known.find(function.name());
+  const char* name = lms_torch::operation_name(operation);
+  const auto found = known.find(name);
   if (found != known.end()) {
     return found->second;
   }
-  const auto schema = function.operator_schema();
-  return schema ? known.emplace(function.name(), read_schema(*schema)).first->second : without_schema;
+  const auto schema = lms_torch::operation_schema(operation);
+  return schema ? known.emplace(name, read_schema(*schema)).first->second : without_schema;
+}
+
+const OperationTraits& traits_by_name(const Operation& operation) {
+  thread_local std::unordered_map<std::string, OperationTraits> known;
+  const std::string name = lms_torch::operation_name(operation);
+  const auto found = known.find(name);
+  return found != known.end() ? found->second : known.emplace(name, read_name(name)).first->second;
+}
+
+const OperationTraits& operation_traits(const Operation& operation) {
+  return lms_torch::operations_show_schemas ? traits_by_schema(operation) : traits_by_name(operation);
 }
 
 // A pin of an operation that is running on this thread.
@@ -404,10 +515,11 @@ struct Held {
   lms::Pin pin;
   uint32_t device = 0;  // its position among the known ones
   lms::StreamId stream = lms::host_stream;
+  bool scope = false;
 };
 
 // Those of all operations, innermost last. An empty pin begins each operation's; its `device` is the number of devices
-// that were known then.
+// that were known then, 0 for what is not observed, and `scope` says that what it allocates is protected until it ends.
 thread_local std::vector<Held> operation_pins;
 
 #if LMS_HAS_COLLECTIVES
@@ -467,12 +579,11 @@ RunningCollectives& running_collectives() {
 }
 
 // Keeps the pins of an operation, which begin at `first`, for as long as the collective that it started needs them.
-void keep_for_collective(const at::RecordFunction& function, std::vector<Held>* pins,
-                         std::vector<Held>::iterator first) {
+void keep_for_collective(const Operation& operation, std::vector<Held>* pins, std::vector<Held>::iterator first) {
   if (first == pins->end()) {
     return;
   }
-  for (const c10::IValue& output : function.outputs()) {
+  for (const c10::IValue& output : lms_torch::operation_outputs(operation)) {
     if (!output.isObject() || *output.type() != *c10::getCustomClassType<c10::intrusive_ptr<c10d::Work>>()) {
       continue;
     }
@@ -494,50 +605,74 @@ void keep_for_collective(const at::RecordFunction& function, std::vector<Held>* 
 }
 #endif
 
-std::unique_ptr<at::ObserverContext> begin_operation(const at::RecordFunction& function) {
+// How many ask for the observer. Where it cannot be taken away it does nothing while nobody asks.
+std::atomic<unsigned> observing{0};
+
+void begin_operation(const Operation& operation) {
+  std::vector<Held>& pins = operation_pins;  // to reach a thread's own costs something
+  if (!lms_torch::observer_can_leave && observing.load(std::memory_order_acquire) == 0) {
+    pins.emplace_back();
+    return;
+  }
+  const auto& inputs = operation.inputs();
+  const OperationTraits& traits = operation_traits(operation);
+  if (!traits.is_operator && inputs.empty()) {  // a part of the program that it gave a name
+    pins.emplace_back();
+    return;
+  }
 #if LMS_HAS_COLLECTIVES
   running_collectives().release_done();
 #endif
   const size_t count = known_count.load(std::memory_order_acquire);
-  lms::Thread::current().begin_scope();
-  for (size_t index = 0; index < count; ++index) {
-    known_devices[index].pager()->scope_began();
+  Held begin;
+  begin.device = static_cast<uint32_t>(count);
+  // A node of the backward pass makes operations, and may be as much as all of it: a script is one operation.
+  begin.scope = traits.is_operator || !lms_torch::is_backward_node(operation);
+  pins.push_back(begin);
+  if (begin.scope) {
+    lms::Thread::current().begin_scope();
+    for (size_t index = 0; index < count; ++index) {
+      known_devices[index].pager()->scope_began();
+    }
   }
-  std::vector<Held>& pins = operation_pins;  // to reach a thread's own costs something
-  pins.push_back(Held{lms::Pin{}, static_cast<uint32_t>(count), lms::host_stream});
-  const c10::ArrayRef<const c10::IValue> inputs = function.inputs();
-  const OperationTraits& traits = operation_traits(function);
   CurrentStreams streams;
   bool lacks_data = false;
+  const auto hold = [&](const void* address, bool noticed_write, bool other_write) {
+    const KnownDevice* known = find_device(address, count);
+    if (known == nullptr) {
+      return;
+    }
+    Held held;
+    held.device = static_cast<uint32_t>(position(known));
+    held.stream = streams.of(held.device);
+    const bool write = known->notices_writes ? noticed_write : other_write;
+    lms::Status status = streams.captured(held.device) ? known->pager()->hold(address)
+                                                       : known->pager()->pin(address, write, &held.pin, held.stream);
+    if (!status.ok()) {
+      lacks_data |= !known->notices_writes;
+      keep_failure(known, std::move(status));
+    } else if (held.pin.block != nullptr) {
+      pins.push_back(held);
+    }
+  };
   for (size_t index = 0; index < inputs.size() && !traits.ours; ++index) {
-    visit_storages(inputs[index], [&](const void* address) {
-      const KnownDevice* known = find_device(address, count);
-      if (known == nullptr) {
-        return;
-      }
-      Held held;
-      held.device = static_cast<uint32_t>(position(known));
-      held.stream = streams.of(held.device);
-      const uint64_t written = known->notices_writes ? traits.declared : traits.written;
-      const bool write = (written >> std::min<size_t>(index, 63) & 1) != 0;
-      lms::Status status = streams.captured(held.device) ? known->pager()->hold(address)
-                                                         : known->pager()->pin(address, write, &held.pin, held.stream);
-      if (!status.ok()) {
-        lacks_data |= !known->notices_writes;
-        keep_failure(known, std::move(status));
-      } else if (held.pin.block != nullptr) {
-        pins.push_back(held);
-      }
-    });
+    const size_t bit = std::min<size_t>(index, 63);
+    const auto hold_input = [&](const void* address) {
+      hold(address, (traits.declared >> bit & 1) != 0, (traits.written >> bit & 1) != 0);
+    };
+    visit_storages(inputs[index], hold_input, 0);
+  }
+  if (!begin.scope) {
+    visit_storages(lms_torch::accumulated_gradient(operation),
+                   [&](const void* address) { hold(address, /*noticed_write=*/true, /*other_write=*/true); });
   }
   if (lacks_data) {
     // The device is going to report an illegal access. PyTorch logs what is thrown here, with the operation's name.
     throw std::runtime_error("LMS: " + pending_failure.status.message);
   }
-  return nullptr;
 }
 
-void end_operation(const at::RecordFunction& function, at::ObserverContext* /*context*/) {
+void end_operation(const Operation& operation) {
   std::vector<Held>& pins = operation_pins;
   const auto first =
       std::find_if(pins.rbegin(), pins.rend(), [](const Held& held) { return held.pin.block == nullptr; }).base();
@@ -545,19 +680,28 @@ void end_operation(const at::RecordFunction& function, at::ObserverContext* /*co
     return;  // the observer was put in place while the operation ran
   }
   const size_t count = (first - 1)->device;
+  const bool scope = (first - 1)->scope;
+  if (count == 0) {
+    pins.pop_back();
+    return;
+  }
   CurrentStreams streams;
   for (auto held = first; held != pins.end(); ++held) {
     streams.set(held->device, held->stream);
   }
-  for (const c10::IValue& output : function.outputs()) {
-    visit_storages(output, [&](const void* address) {
-      if (const KnownDevice* known = find_device(address, count)) {
-        known->pager()->mark_seen(address, streams.of(position(known)));
-      }
-    });
+  const auto mark_seen = [&](const void* address) {
+    if (const KnownDevice* known = find_device(address, count)) {
+      known->pager()->mark_seen(address, streams.of(position(known)));
+    }
+  };
+  for (const c10::IValue& output : lms_torch::operation_outputs(operation)) {
+    visit_storages(output, mark_seen, 0);
+  }
+  if (!scope) {
+    visit_storages(lms_torch::accumulated_gradient(operation), mark_seen);
   }
 #if LMS_HAS_COLLECTIVES
-  keep_for_collective(function, &pins, first);
+  keep_for_collective(operation, &pins, first);
 #endif
   while (true) {
     const Held held = pins.back();
@@ -567,9 +711,11 @@ void end_operation(const at::RecordFunction& function, at::ObserverContext* /*co
     }
     known_devices[held.device].pager()->unpin(held.pin, held.stream);
   }
-  const bool outermost = lms::Thread::current().end_scope();
-  for (size_t index = 0; index < count; ++index) {
-    known_devices[index].pager()->scope_ended(outermost, streams.asked(index) ? streams.of(index) : lms::host_stream);
+  if (scope) {
+    const bool outermost = lms::Thread::current().end_scope();
+    for (size_t index = 0; index < count; ++index) {
+      known_devices[index].pager()->scope_ended(outermost, streams.asked(index) ? streams.of(index) : lms::host_stream);
+    }
   }
   // The operation had its data in spite of a store that could take no more: whoever needs room next says so. That a
   // strict limit was passed is still to be reported.
@@ -578,9 +724,8 @@ void end_operation(const at::RecordFunction& function, at::ObserverContext* /*co
   }
 }
 
-// The observer, and how many ask for it.
-at::CallbackHandle observer = 0;
-unsigned observing = 0;
+lms_torch::ObserverHandle observer = 0;
+bool observer_in_place = false;
 std::mutex& observer_lock() {
   static std::mutex& lock = *new std::mutex;
   return lock;
@@ -590,20 +735,25 @@ std::mutex& observer_lock() {
 
 namespace lms_torch {
 
-void start_observing() {
+lms_status start_observing() {
   const std::lock_guard<std::mutex> guard(observer_lock());
-  if (observing++ == 0) {
-    observer = at::addGlobalCallback(at::RecordFunctionCallback(begin_operation, end_operation)
-                                         .needsInputs(true)
-                                         .needsOutputs(true)
-                                         .scopes({at::RecordScope::FUNCTION}));
+  if (!observer_in_place) {
+    const char* obstacle = observer_obstacle();
+    if (obstacle != nullptr) {
+      return lms_fail(LMS_UNSUPPORTED, obstacle);
+    }
+    observer = put_observer_in_place<begin_operation, end_operation>();
+    observer_in_place = true;
   }
+  observing.fetch_add(1);
+  return LMS_OK;
 }
 
 void stop_observing() {
   const std::lock_guard<std::mutex> guard(observer_lock());
-  if (--observing == 0) {
-    at::removeCallback(observer);
+  if (observing.fetch_sub(1) == 1 && observer_can_leave) {
+    take_observer_away(observer);
+    observer_in_place = false;
   }
 }
 
@@ -616,15 +766,21 @@ namespace {
 // A pin in an operator's result: the device's position, the block, its generation.
 constexpr size_t token_parts = 3;
 
+void check_tokens(bool correct) {
+  if (!correct) {
+    throw_error<c10::Error>("lms::unpin takes what lms::pin returned", std::true_type());
+  }
+}
+
 // `current_stream`: only work on the current streams used the tensors since they were pinned; otherwise, on any. An
 // operation marks the streams that it knows of when it ends, and this one knows those.
 void unpin(c10::IntArrayRef tokens, bool current_stream) {
-  TORCH_CHECK(tokens.size() % token_parts == 0, "lms::unpin takes what lms::pin returned");
+  check_tokens(tokens.size() % token_parts == 0);
   CurrentStreams streams;
   for (size_t index = 0; index < tokens.size(); index += token_parts) {
     Held held;
     held.device = static_cast<uint32_t>(tokens[index]);
-    TORCH_CHECK(held.device < known_count.load(std::memory_order_acquire), "lms::unpin takes what lms::pin returned");
+    check_tokens(held.device < known_count.load(std::memory_order_acquire));
     held.pin = lms::Pin{reinterpret_cast<lms::Block*>(tokens[index + 1]), static_cast<uint64_t>(tokens[index + 2])};
     held.stream = current_stream ? streams.of(held.device) : lms::any_stream;
     if (current_stream && !operation_pins.empty()) {
@@ -643,7 +799,7 @@ std::vector<int64_t> pin(at::TensorList tensors, bool write, bool current_stream
   CurrentStreams streams;
   lms::Status status;
   for (const at::Tensor& tensor : tensors) {
-    visit_storages(tensor, [&](const void* address) {
+    const auto visit = [&](const void* address) {
       const KnownDevice* known = find_device(address, count);
       if (known == nullptr || !status.ok()) {
         return;
@@ -660,7 +816,8 @@ std::vector<int64_t> pin(at::TensorList tensors, bool write, bool current_stream
         tokens.push_back(reinterpret_cast<int64_t>(pin.block));
         tokens.push_back(static_cast<int64_t>(pin.generation));
       }
-    });
+    };
+    visit_storages(tensor, visit);
   }
   if (!status.ok()) {
     unpin(tokens, current_stream);
@@ -676,12 +833,26 @@ at::Tensor pinned_alias(const at::Tensor& self) {
     return self;
   }
   const auto drop = [self, tokens](void* /*data*/) { unpin(tokens, /*current_stream=*/false); };
+#if LMS_HAS_CALLBACK_OPTIONS
   return at::from_blob(writable_data(self, 0), self.sizes(), self.strides(), drop, self.options(), self.device());
+#else
+  return torch::from_blob(self.data_ptr(), self.sizes(), self.strides(), drop, self.options());  // a variable
+#endif
 }
 
-TORCH_LIBRARY(lms, library) {
-  library.def("pin(Tensor[] tensors, bool write, bool current_stream=False) -> int[]", &pin);
-  library.def("unpin(int[] tokens, bool current_stream=False) -> ()", &unpin);
+std::vector<int64_t> pin_operator(lms_torch::TensorsArgument tensors, bool write, bool current_stream) {
+  return pin(tensors, write, current_stream);
+}
+
+// Returns how many pins there were.
+int64_t unpin_operator(lms_torch::NumbersArgument tokens, bool current_stream) {
+  unpin(tokens, current_stream);
+  return static_cast<int64_t>(tokens.size() / token_parts);
+}
+
+LMS_OPERATORS(library) {
+  library.def("pin(Tensor[] tensors, bool write, bool current_stream=False) -> int[]", &pin_operator);
+  library.def("unpin(int[] tokens, bool current_stream=False) -> int", &unpin_operator);
   library.def("pinned_alias(Tensor self) -> Tensor", &pinned_alias);
 }
 
@@ -694,6 +865,12 @@ std::mutex& switching() {
 
 // Above the priority of every allocator that is registered statically; equal priorities replace each other.
 constexpr uint8_t allocator_priority = 255;
+
+// Before 1.6 there are no priorities.
+template <typename... Priority>
+void set_allocator(void (*set)(c10::DeviceType, c10::Allocator*, Priority...), c10::Allocator* allocator) {
+  set(c10::DeviceType::CPU, allocator, Priority{allocator_priority}...);
+}
 
 }  // namespace
 
@@ -715,10 +892,17 @@ lms_status lms_torch_cpu_enable(const lms_options* options, uint64_t min_size) {
   }
   lms_torch::options_changed();
   cpu_min_size.store(min_size, std::memory_order_relaxed);
-  if (!cpu_enabled.exchange(true)) {
-    cpu_memory().set_stock(c10::GetCPUAllocator());
-    lms_torch::start_observing();
-    c10::SetAllocator(c10::DeviceType::CPU, &cpu_allocator(), allocator_priority);
+  if (!cpu_enabled.load()) {
+    const lms_status observed = lms_torch::start_observing();
+    if (observed != LMS_OK) {
+      return observed;
+    }
+    // Stays there from now on: libraries give the memory that they took back to whichever allocator is in place then.
+    if (cpu_memory().stock() == nullptr) {
+      cpu_memory().set_stock(c10::GetCPUAllocator());
+      set_allocator(&c10::SetAllocator, &cpu_allocator());
+    }
+    cpu_enabled.store(true);
   }
   return LMS_OK;
 }
@@ -732,7 +916,6 @@ lms_status lms_torch_cpu_disable(void) {
   if (status != LMS_OK) {
     return status;
   }
-  c10::SetAllocator(c10::DeviceType::CPU, cpu_memory().stock(), allocator_priority);
   cpu_enabled.store(false);
   lms_torch::stop_observing();
   lms_shutdown(lms_torch_cpu_pager());
@@ -744,3 +927,5 @@ int lms_torch_cpu_enabled(void) { return cpu_enabled.load() ? 1 : 0; }
 uint64_t lms_torch_cpu_min_size(void) { return cpu_min_size.load(std::memory_order_relaxed); }
 
 lms_pager* lms_torch_cpu_pager(void) { return reinterpret_cast<lms_pager*>(cpu_pager.load(std::memory_order_acquire)); }
+
+int lms_torch_observes_all(void) { return lms_torch::only_operations_are_shown ? 1 : 0; }

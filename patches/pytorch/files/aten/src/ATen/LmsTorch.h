@@ -14,12 +14,17 @@ extern "C" {
 // where they are.
 LMS_API lms_status lms_torch_cpu_enable(const lms_options* options, uint64_t min_size);
 
-// Brings everything back and takes allocator and observer out again. On failure LMS stays enabled and nothing is lost.
+// Brings everything back; every request goes to the stock allocator, and no operation is observed. On failure LMS stays
+// enabled and nothing is lost.
 LMS_API lms_status lms_torch_cpu_disable(void);
 
 LMS_API int lms_torch_cpu_enabled(void);
 LMS_API uint64_t lms_torch_cpu_min_size(void);  // bytes
 LMS_API lms_pager* lms_torch_cpu_pager(void);   // null before the first enable; the same from then on
+
+// Nonzero where the observer is shown every operation with all of its tensors. Before 1.6 it is not shown lists of
+// them, nor copies.
+LMS_API int lms_torch_observes_all(void);
 
 #ifdef __cplusplus
 }
