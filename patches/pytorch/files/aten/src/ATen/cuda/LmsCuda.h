@@ -14,7 +14,7 @@ extern "C" {
 // front of the current one and observes every operation. While enabled already: applies the new options. Storages that
 // exist stay where they are. A limit of UINT64_MAX: what the device has free now and the pager holds, less 5 %. Device
 // -1: every device that has no pager by then is enabled with these options at its first large request, so that no
-// others are initialised. LMS_UNSUPPORTED also when a CUDAPluggableAllocator is in use.
+// others are initialised. LMS_UNSUPPORTED also when another allocator than PyTorch's own is in use.
 LMS_API lms_status lms_torch_cuda_enable(int device, const lms_options* options, uint64_t min_size);
 
 // Brings everything on the device back. When no device is enabled any more, allocator and observer are taken out again.

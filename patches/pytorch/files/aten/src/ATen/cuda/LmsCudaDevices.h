@@ -1,0 +1,108 @@
+// The CUDA devices that LMS knows, and their blocks. What LmsCuda.cpp has for those who put LMS in front of the stock
+// allocator (LmsStock.h). All functions are thread-safe.
+#ifndef ATEN_CUDA_LMS_CUDA_DEVICES_H
+#define ATEN_CUDA_LMS_CUDA_DEVICES_H
+
+#include <ATen/LmsObserver.h>
+#include <ATen/lms/cuda_ipc.h>
+#include <ATen/lms/pager.h>
+#include <c10/core/Allocator.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <functional>
+#include <mutex>
+#include <utility>
+#include <vector>
+
+namespace lms_cuda {
+
+constexpr uint64_t no_size = UINT64_MAX;
+constexpr int most_devices = 64;
+
+// A private pool of the stock allocator, and which streams it serves.
+using PoolId = std::pair<unsigned long long, unsigned long long>;
+using StreamFilter = std::function<bool(cudaStream_t)>;
+
+class CudaDevice {
+ public:
+  lms::Pager* pager() const { return pager_.load(std::memory_order_acquire); }
+  void set_pager(lms::Pager* pager) { pager_.store(pager, std::memory_order_release); }
+
+  bool enabled() const { return enabled_size_.load(std::memory_order_relaxed) != no_size; }
+  void enable(uint64_t min_size) {
+    min_size_.store(min_size);
+    enabled_size_.store(min_size);
+  }
+  void disable() { enabled_size_.store(no_size); }
+  uint64_t min_size() const { return min_size_.load(std::memory_order_relaxed); }
+  bool takes(uint64_t bytes) const { return bytes >= enabled_size_.load(std::memory_order_relaxed); }
+
+  // The number of a stream of this device.
+  lms::StreamId number(cudaStream_t stream);
+
+  // Marks every stream: during a capture nothing can be recorded.
+  void mark_streams();
+
+  // A private pool of the stock allocator serves the streams that the filter names, from now on.
+  void begin_pool(PoolId id, StreamFilter filter);
+  void end_pool(PoolId id);
+  bool in_private_pool(cudaStream_t stream);
+
+ private:
+  struct Pool {
+    PoolId id;
+    StreamFilter filter;
+  };
+
+  std::atomic<lms::Pager*> pager_{nullptr};
+  std::atomic<uint64_t> enabled_size_{no_size};  // no request is that large
+  std::atomic<uint64_t> min_size_{0};
+  std::atomic<uint64_t> streams_{0};  // bits of the streams that were ever used
+  std::atomic<size_t> pool_count_{0};
+  std::mutex lock_;
+  std::vector<Pool> pools_;
+};
+
+// Never destroyed: storages refer to them until the process ends.
+std::array<CudaDevice, most_devices>& devices();
+
+CudaDevice* device_at(int index);  // null when there is no such number
+int index_of(const CudaDevice& device);
+c10::Device as_device(int index);
+
+// The device to one of whose blocks the address belongs, or null.
+CudaDevice* owner_of(const void* address);
+
+// The block that the address belongs to, or null when it was freed.
+void* block_of(CudaDevice* device, const void* address, uint64_t* bytes);
+
+c10::DataPtr allocate_block(CudaDevice* device, uint64_t bytes, cudaStream_t stream);
+
+// Serves the stock allocator's memory, too.
+void release_block(void* address);
+
+// Work on the stream may use the block until it is freed.
+void record_use(CudaDevice* device, const void* address, c10::cuda::CUDAStream stream);
+
+// The block's memory for other processes, open while it lives; the same for every call. Throws when it cannot.
+std::vector<lms::CudaExport> exports_of(CudaDevice* device, void* block);
+
+// Device `from` may use the blocks of device `to`, from now on.
+void add_peer(int from, int to);
+
+// Keeps what both allocators may take together within the fraction of the device's memory.
+void keep_to_fraction(int index, double fraction);
+
+// Requests of that many bytes enable the device; LmsCuda.h.
+uint64_t first_use_size();
+void enable_at_first_use(int index);
+
+[[noreturn]] void fail(lms_status code, const std::string& message);
+
+}  // namespace lms_cuda
+#endif  // ATEN_CUDA_LMS_CUDA_DEVICES_H
