@@ -34,6 +34,12 @@ def _check_bytes(name: str, value: int) -> int:
     return check_bytes(name, value, 0)
 
 
+def _is_initialized() -> bool:
+    from torch.lms._devices import cuda_is_initialized
+
+    return cuda_is_initialized()
+
+
 def _apply(current: int | None = None) -> None:
     """Gives every device the settings: those that LMS knows and the current one at once, the others when they are used.
 
@@ -61,7 +67,7 @@ def _set(enabled: bool, limit: int, size: int) -> None:
         _enabled, _limit, _size = enabled, limit, size
         if not (before[0] or enabled) or torch.version.cuda is None:
             return  # nothing is enabled and nothing is to be
-        if torch.cuda.is_initialized():
+        if _is_initialized():
             try:
                 _apply(torch.cuda.current_device())
             except BaseException:
@@ -116,7 +122,7 @@ def get_size_lms() -> int:
 
 def reclaim_inactive() -> None:
     """Pages out every inactive tensor in the memory of every device for which LMS is enabled."""
-    if torch.cuda.is_initialized():
+    if _is_initialized():
         for index in range(torch.cuda.device_count()):
             if torch.lms.is_enabled(f"cuda:{index}"):
                 torch.lms.reclaim(f"cuda:{index}")

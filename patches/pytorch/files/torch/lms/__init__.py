@@ -96,11 +96,9 @@ def _check_limit(name: str, value: int, device: _devices.Device) -> int:
 
 
 def _default_limit(device: _devices.Device) -> int:
-    held = _library.statistics(device)["device_bytes.current"]
-    limit = device.kind.default_limit(device.index, held)
-    if limit is None:
+    if not device.kind.has_default_limit:
         raise TypeError(f"limit: '{device}' needs one; expected an int (bytes), got None")
-    return limit
+    return _UINT64_MAX
 
 
 def _is_known(device: torch.device) -> bool:
@@ -132,10 +130,11 @@ def _enabled_pager(device: str | torch.device) -> int:
 def _switched() -> None:
     """Wraps what has to be while LMS is enabled for some device, and nothing else. The caller holds the lock."""
     global _active
-    from . import _handout, _memory_stats, _wrapping
+    from . import _handout, _memory_stats, _unobserved, _wrapping
 
     active = {device.kind.name for device in _library.devices() if _library.enabled(device) or _waits(device)}
-    _wrapping.apply({row for row in _handout.ROWS + _memory_stats.ROWS if active.intersection(row.devices)})
+    rows = _handout.ROWS + _memory_stats.ROWS + _unobserved.rows()
+    _wrapping.apply({row for row in rows if active.intersection(row.devices)})
     _active = bool(active)
 
 
@@ -168,7 +167,7 @@ def enable(
         ``"cpu"`` that is the same memory, so a store in a directory is what makes room there.
     :param policy: ``"iteration"`` learns one training iteration, then evicts what is needed last and prefetches what is
         needed next; ``"lru"`` evicts what was used least recently.
-    :param strict: what needs more than ``limit`` raises :class:`torch.OutOfMemoryError`: on ``"cpu"`` every operation, on
+    :param strict: what needs more than ``limit`` raises :class:`torch.cuda.OutOfMemoryError`: on ``"cpu"`` every operation, on
         CUDA every allocation. There, bringing an operation's inputs back passes the limit, as without ``strict``: an
         operation cannot be stopped any more, and without its inputs it would fail on the device.
     :raises ValueError: there is no such device, or it has less memory than ``limit``.
@@ -236,7 +235,7 @@ def disable(device: str | torch.device) -> None:
 
     Tensors that LMS managed stay where they are, resident, until they are freed.
 
-    :raises torch.OutOfMemoryError: the device has too little memory for everything; LMS stays enabled.
+    :raises torch.cuda.OutOfMemoryError: the device has too little memory for everything; LMS stays enabled.
     :raises OSError, RuntimeError: the store could not be read, or the device has failed; LMS stays enabled.
     """
     found = _devices.find(device)
@@ -327,6 +326,14 @@ def trace_stop(device: str | torch.device) -> None:
     _library.check(_library.load().lms_trace_stop(pager))
 
 
+def _never() -> bool:
+    return False
+
+
+# Whether a compiler traces the caller. Releases that cannot say it do not trace what asks for it either.
+_is_compiling = getattr(getattr(torch, "compiler", None), "is_dynamo_compiling", _never)
+
+
 class pin:
     """Keeps tensors resident while the ``with`` block runs: for code that takes raw pointers.
 
@@ -337,7 +344,7 @@ class pin:
     On CUDA the tensors are there for work on any stream, and what was enqueued on any stream before the block ends
     finds them: the memory is not taken away before that work is done.
 
-    :raises torch.OutOfMemoryError: the device has no room for them, or on ``"cpu"`` a strict limit has none.
+    :raises torch.cuda.OutOfMemoryError: the device has no room for them, or on ``"cpu"`` a strict limit has none.
     """
 
     def __init__(self, *tensors: torch.Tensor) -> None:
@@ -348,14 +355,16 @@ class pin:
         self._tokens: list[list[int]] = []  # a stack, since one object may be entered more than once
 
     def __enter__(self) -> Self:
-        if not torch.compiler.is_dynamo_compiling():
+        if not _is_compiling():
             tokens = torch.ops.lms.pin(list(self._tensors), True) if _library.is_loaded() else []
             self._tokens.append(tokens)
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if not torch.compiler.is_dynamo_compiling() and (tokens := self._tokens.pop()):
-            torch.ops.lms.unpin(tokens)
+        if not _is_compiling():
+            tokens = self._tokens.pop()
+            if tokens:
+                torch.ops.lms.unpin(tokens)
 
 
 def pinned_call(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -12,12 +12,19 @@ from typing import NamedTuple
 import torch
 
 
+def cuda_is_initialized() -> bool:
+    """Whether this process has started CUDA."""
+    is_initialized = getattr(torch.cuda, "is_initialized", None)  # from 1.4 on
+    return torch.cuda._initialized if is_initialized is None else is_initialized()
+
+
 class Kind(abc.ABC):
     """What differs between kinds of devices."""
 
     name: str
-    libraries: tuple[str, ...]  # a graft's own, then the one that has the same symbols in a full build
+    libraries: tuple[str, ...]  # a graft's own, then those of which one has the same symbols in a full build
     min_size: int  # the default
+    has_default_limit = False  # whether the library knows what a limit of None stands for
 
     def in_this_build(self) -> bool:
         return True
@@ -45,16 +52,12 @@ class Kind(abc.ABC):
         """Bytes that the device has; None where a limit above that is no mistake."""
         return None
 
-    def default_limit(self, index: int, held: int) -> int | None:
-        """What a limit of None stands for, when the pager holds `held` bytes already; None: it has to be given."""
-        return None
-
 
 class Cpu(Kind):
     """This machine's RAM, as far as it holds tensors."""
 
     name = "cpu"
-    libraries = ("libtorch_lms.so", "libtorch_cpu.so")
+    libraries = ("libtorch_lms.so", "libtorch_cpu.so", "libtorch.so")
     min_size = 1 << 16
 
     def index(self, requested: int | None) -> int:
@@ -71,8 +74,9 @@ class Cuda(Kind):
     """A CUDA device, by its index among those that the process sees."""
 
     name = "cuda"
-    libraries = ("libtorch_lms_cuda.so", "libtorch_cuda.so")
+    libraries = ("libtorch_lms_cuda.so", "libtorch_cuda.so", "libtorch_cuda_cpp.so", "libtorch.so")
     min_size = 1 << 20  # what the stock allocator calls a large request
+    has_default_limit = True
 
     def in_this_build(self) -> bool:
         return torch.version.cuda is not None
@@ -81,7 +85,7 @@ class Cuda(Kind):
         if requested is not None:
             return requested
         # Whoever makes another device the current one starts CUDA.
-        return torch.cuda.current_device() if torch.cuda.is_initialized() else 0
+        return torch.cuda.current_device() if cuda_is_initialized() else 0
 
     def count(self) -> int:
         return torch.cuda.device_count()
@@ -99,9 +103,6 @@ class Cuda(Kind):
 
     def capacity(self, index: int) -> int | None:
         return torch.cuda.get_device_properties(index).total_memory  # gives the device no context
-
-    def default_limit(self, index: int, held: int) -> int | None:
-        return (torch.cuda.mem_get_info(index)[0] + held) * 95 // 100
 
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Cpu(), Cuda())}

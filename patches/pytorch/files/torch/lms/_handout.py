@@ -12,6 +12,7 @@ current one.
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -28,9 +29,15 @@ if TYPE_CHECKING:
     _Method = Callable[..., Any]
 
 
+# No dispatch mode must see an operator that the program did not call. Before 2.0 it cannot be kept from it.
+_without_dispatch_modes = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
+if not hasattr(_without_dispatch_modes, "__enter__"):
+    _without_dispatch_modes = contextlib.nullcontext
+
+
 def pin(tensors: list[torch.Tensor], current_stream: bool) -> list[int]:
     """Pins the storages of all tensors; the result goes to :func:`unpin` once."""
-    with torch._C._DisableTorchDispatch():  # no dispatch mode must see an operator that the program did not call
+    with _without_dispatch_modes():
         return torch.ops.lms.pin(tensors, True, current_stream)
 
 
@@ -46,7 +53,7 @@ def _pinned_alias(tensor: torch.Tensor) -> torch.Tensor:
     """The same bytes under a storage that holds a pin, or the tensor itself where they are not LMS's."""
     if _library.owner(tensor.data_ptr()) is None:
         return tensor
-    with torch._C._DisableTorchDispatch():
+    with _without_dispatch_modes():
         return torch.ops.lms.pinned_alias(tensor)
 
 
@@ -54,7 +61,7 @@ def _numpy(stock: _Method) -> _Method:
     def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         array = stock(self, *args, **kwargs)  # with every check, and every conversion that `force` asks for
         base = getattr(array, "base", None)  # the tensor that owns the array's memory
-        alias = _pinned_alias(base) if type(base) is torch.Tensor else base
+        alias = _pinned_alias(base) if type(base) in (torch.Tensor, torch.nn.Parameter) else base
         return array if alias is base else stock(alias)
 
     return numpy
@@ -105,20 +112,20 @@ def _cuda_array_interface(stock: property) -> property:
 # ------------------------------------------------------------------------------------------------ calls
 
 
-def _tensors(values: Any) -> Iterator[torch.Tensor]:
+def tensors_among(values: Any) -> Iterator[torch.Tensor]:
     """The tensors among the arguments of a kernel: also those in sequences, and those that a descriptor is based on."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
         elif isinstance(value, (list, tuple)):
-            yield from _tensors(value)
-        elif isinstance(base := getattr(value, "base", None), torch.Tensor):  # TensorDescriptor, TensorWrapper
-            yield base
+            yield from tensors_among(value)
+        elif isinstance(getattr(value, "base", None), torch.Tensor):  # TensorDescriptor, TensorWrapper
+            yield value.base
 
 
 def _launch(call: Callable[[], Any], arguments: Any, stream: int | None) -> Any:
     """Makes a call that launches a kernel with these arguments, on the stream with that handle or on the current one."""
-    tensors = [tensor for tensor in _tensors(arguments) if tensor.is_cuda]
+    tensors = [tensor for tensor in tensors_among(arguments) if tensor.is_cuda]
     if stream is None:
         stream = torch._C._cuda_getCurrentRawStream(torch.cuda.current_device())
     current = all(torch._C._cuda_getCurrentRawStream(tensor.device.index) == stream for tensor in tensors)
@@ -177,13 +184,13 @@ def pinned(call: Callable[[], Any], inputs: Any, current_stream: bool) -> Any:
     returns free to be paged out from then on. A pin is no reference: the call may free an input early.
     """
     library, pagers = _library.load(), _library.pagers()
-    tokens = pin(list(_tensors(inputs)), current_stream)
+    tokens = pin(list(tensors_among(inputs)), current_stream)
     for pager in pagers:
         library.lms_scope_begin(pager)
     try:
         outputs = call()
         # No operation has seen the outputs, and only what was seen may be paged out: a pin counts.
-        unpin(pin(list(_tensors((outputs,))), current_stream), current_stream)
+        unpin(pin(list(tensors_among((outputs,))), current_stream), current_stream)
         return outputs
     finally:
         for pager in pagers:
@@ -210,22 +217,86 @@ def call_graph(call: Callable[[Any, Any], Any], graph: Any, inputs: Any) -> Any:
         _graph.all_pinned = before
 
 
+# ------------------------------------------------------------------------------------------------ collectives
+
+# Those that may still run, with the pins of their tensors. Only before 1.13, where they are no operators: from then on
+# the observer sees them.
+_collectives: list[tuple[Any, list[int]]] = []
+_collectives_lock = threading.Lock()
+
+
+def _release_done(waited_for: Any = None) -> None:
+    """Drops the pins of the collectives that are done, or waited for by all that is enqueued from now on."""
+    done = []
+    with _collectives_lock:
+        for entry in list(_collectives):
+            if entry[0] is waited_for or entry[0].is_completed():
+                _collectives.remove(entry)
+                done.append(entry)
+    for _, tokens in done:
+        unpin(tokens, False)
+
+
+def _collective(stock: _Method) -> _Method:
+    """A method of a process group that starts work on its tensor arguments, which goes on when the method has returned."""
+
+    def collective(self: Any, *args: Any, **kwargs: Any) -> Any:
+        _release_done()
+        tokens = pin(list(tensors_among((args, tuple(kwargs.values())))), False)
+        try:
+            work = stock(self, *args, **kwargs)
+        except BaseException:
+            unpin(tokens, False)
+            raise
+        if tokens:
+            with _collectives_lock:
+                _collectives.append((work, tokens))
+        return work
+
+    return collective
+
+
+def _wait(stock: _Method) -> _Method:
+    def wait(self: Any, *args: Any, **kwargs: Any) -> Any:
+        result = stock(self, *args, **kwargs)
+        _release_done(self)
+        return result
+
+    return wait
+
+
 # ------------------------------------------------------------------------------------------------ files
 
 
+# From 2.0 on storages of other devices than the CPU copy through operations, and there is one class of storages.
+_STORAGES_USE_OPERATIONS = hasattr(torch.Tensor, "untyped_storage")
+
+
 def _storage_method(stock: _Method) -> _Method:
-    def with_storage_resident(self: torch.UntypedStorage, *args: Any, **kwargs: Any) -> Any:
-        if self.device.type != "cpu":
-            return stock(self, *args, **kwargs)  # copies through an operation
-        with _library.resident(self.data_ptr()):
+    def with_storages_resident(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if _STORAGES_USE_OPERATIONS and self.device.type != "cpu":
+            return stock(self, *args, **kwargs)
+        with contextlib.ExitStack() as pins:
+            for storage in (self, *args):
+                if isinstance(storage, type(self)):
+                    pins.enter_context(_library.resident(storage.data_ptr()))
             return stock(self, *args, **kwargs)
 
-    return with_storage_resident
+    return with_storages_resident
+
+
+def _storage_classes() -> list[str]:
+    """Those that are not made of another: one from 1.11 on; before, one for every type of data and device."""
+    return [
+        f"{cls.__module__}:{cls.__name__}"
+        for cls in sorted(torch._storage_classes, key=str)
+        if any(base.__module__ == "torch._C" for base in cls.__mro__)
+    ]
 
 
 def _write_record(stock: _Method) -> _Method:
     def write_record(self: Any, name: str, data: Any, size: int) -> Any:
-        if isinstance(data, torch.UntypedStorage) and data.device.type == "cpu":
+        if hasattr(data, "data_ptr") and data.device.type == "cpu":  # a storage, from 2.1 on
             address = data.data_ptr()
         elif isinstance(data, int):
             address = data
@@ -235,6 +306,36 @@ def _write_record(stock: _Method) -> _Method:
             return stock(self, name, data, size)
 
     return write_record
+
+
+def _collective_rows() -> list[Row]:
+    if torch._C._jit_get_schemas_for_operator("c10d::allreduce_"):
+        return []
+    module = "torch._C:_distributed_c10d." if hasattr(torch._C, "_distributed_c10d") else "torch.distributed:"
+    return [
+        Row(_ANY, f"{module}Work", "wait", _wait),
+        *(
+            Row(_ANY, f"{module}ProcessGroup", name, _collective)
+            for name in (
+                "_allgather_base",
+                "_reduce_scatter_base",
+                "allgather",
+                "allgather_coalesced",
+                "allreduce",
+                "allreduce_coalesced",
+                "alltoall",
+                "alltoall_base",
+                "broadcast",
+                "gather",
+                "recv",
+                "recv_anysource",
+                "reduce",
+                "reduce_scatter",
+                "scatter",
+                "send",
+            )
+        ),
+    ]
 
 
 _ANY = ("cpu", "cuda")
@@ -272,7 +373,16 @@ ROWS: tuple[Row, ...] = (
             "_nccl_reduce_scatter",
         )
     ),
-    Row(_CPU, "torch:UntypedStorage", "_write_file", _storage_method),
-    Row(_CPU, "torch:UntypedStorage", "_set_from_file", _storage_method),
+    *(
+        Row(_CPU if _STORAGES_USE_OPERATIONS else _ANY, storage, name, _storage_method)
+        for storage in _storage_classes()
+        for name in ("_write_file", "_set_from_file", *(() if _STORAGES_USE_OPERATIONS else ("copy_",)))
+    ),
+    *(
+        Row(_CUDA, storage, name, _storage_method)
+        for storage in ([] if _STORAGES_USE_OPERATIONS else _storage_classes())
+        for name in ("fill_", "resize_", "__getitem__", "__setitem__")
+    ),
     Row(_CPU, "torch._C:PyTorchFileWriter", "write_record", _write_record),
+    *_collective_rows(),
 )

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+import itertools
 import os
 import threading
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED, _DEVICE_FAILED = range(6)
+
+
+# The name under which every release has it that has it at all, from 1.13 on.
+OutOfMemoryError = getattr(torch.cuda, "OutOfMemoryError", RuntimeError)
 
 
 class Options(ctypes.Structure):
@@ -52,6 +57,7 @@ _OF_A_KIND: dict[str, tuple[Any, list[Any]]] = {
 
 # What serves the pagers of all devices. The CPU's library, the first that is loaded, has it.
 _OF_ALL: dict[str, tuple[Any, list[Any]]] = {
+    "lms_torch_observes_all": (ctypes.c_int, []),
     "lms_shutdown": (None, [_HANDLE]),
     "lms_set_limit": (ctypes.c_int, [_HANDLE, ctypes.c_uint64]),
     "lms_limit": (ctypes.c_uint64, [_HANDLE]),
@@ -123,7 +129,7 @@ def check(status: int) -> None:
     """Raises what a failed C function's ``lms_status`` stands for, with the library's own sentence.
 
     :raises ValueError: an option is wrong.
-    :raises torch.OutOfMemoryError: no memory under the limit (strict), in the address space, or on the machine.
+    :raises torch.cuda.OutOfMemoryError: no memory under the limit (strict), in the address space, or on the machine.
     :raises OSError: the host store could not be created, written or read.
     :raises RuntimeError: this machine, or this state, cannot do that; or the device has failed.
     """
@@ -133,7 +139,7 @@ def check(status: int) -> None:
     if status == _INVALID_ARGUMENT:
         raise ValueError(message)
     if status == _OUT_OF_MEMORY:
-        raise torch.cuda.OutOfMemoryError(message)  # the name under which every release has it
+        raise OutOfMemoryError(message)
     if status == _STORE_FAILED:
         raise OSError(message)
     raise RuntimeError(message)
@@ -142,9 +148,8 @@ def check(status: int) -> None:
 def statistics(device: _devices.Device) -> dict[str, int]:
     """Every statistic of the device's pager by name; all zero while it has none."""
     library = load()
-    names: list[str] = []
-    while (name := library.lms_statistic_name(len(names))) is not None:
-        names.append(name.decode())
+    found = map(library.lms_statistic_name, itertools.count())
+    names = [name.decode() for name in itertools.takewhile(lambda name: name is not None, found)]
     values = (ctypes.c_uint64 * len(names))()
     handle = pager(device)
     if handle is not None:
