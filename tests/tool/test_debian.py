@@ -1,88 +1,87 @@
-"""The patch of v2.6.0 on upstream's real tree, which is Debian's source package, applied by git as a packager would."""
+"""Patches on upstream's real trees, which Debian's source packages have, applied by git as a packager would."""
 
 from __future__ import annotations
 
 import subprocess
-import tarfile
 import zipfile
+from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-import debian
-from lmsbuild import catalogue, paths
+from lmsbuild import catalogue, debian, paths, source
 from lmsbuild.git import blob_hash
-from lmsbuild.patch import read_patch
+from lmsbuild.patch import Patch, read_patch
 from lmsbuild.wheel import parse_name
 
 PATCHES = paths.patches_folder()
-TAG = catalogue.find_tag(PATCHES, "v2.6.0")
-PARTS = ("aten/src/ATen/", "c10/", "torch/", "test/", "CMakeLists.txt")  # what the patch may touch, and its neighbours
+KNOWN = {tag.name: tag for tag in catalogue.tags(PATCHES)}
+CUDA_TAG = "v2.6.0"  # whose patched wheel is built for other tests, too
+TAGS = [KNOWN[name] for name in source.read_origin(PATCHES, "pytorch").debian if name in KNOWN]
 
 
-@pytest.fixture(scope="module")
-def tree(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A git checkout of upstream's tree, with the patch applied on top."""
-    archive = debian.source(
-        paths.cache_folder(),
-        package="pytorch",
-        suite="trixie",
-        file="pytorch_2.6.0+dfsg.orig.tar.xz",
-        sha256="099a9601bc40d67656e75735c44abedb0fbe92d08817852ab7472eebb7e6ddff",
-    )
-    tree = tmp_path_factory.mktemp("upstream")
-    _unpack(archive, tree)
-    git = ["git", "-C", tree, "-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
-    for words in (["init", "-q"], ["add", "--all", "--force"], ["commit", "-qm", "upstream"]):
-        subprocess.run([*git, *words], check=True)
-    am = subprocess.run([*git, "am", PATCHES / TAG.patch_name], capture_output=True, text=True, check=False)
+@dataclass(frozen=True)
+class Patched:
+    """A checkout of upstream's tree, with the patch applied on top of its one commit."""
+
+    tag: catalogue.Tag
+    patch: Patch
+    tree: Path
+
+    def git(self, *words: str) -> str:
+        return subprocess.run(["git", "-C", self.tree, *words], capture_output=True, text=True, check=True).stdout
+
+
+@pytest.fixture(scope="module", params=TAGS, ids=lambda tag: tag.name)
+def patched(
+    request: pytest.FixtureRequest, debian_tree: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Patched:
+    tag = request.param
+    made = Patched(tag, read_patch(PATCHES / tag.patch_name), tmp_path_factory.mktemp("patched") / "tree")
+    subprocess.run(["git", "clone", "--quiet", debian_tree(tag.name), made.tree], check=True)
+    identity = ["-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
+    words = ["git", "-C", made.tree, *identity, "am", PATCHES / tag.patch_name]
+    am = subprocess.run(words, capture_output=True, text=True, check=False)
     assert am.returncode == 0, am.stderr
-    return tree
+    return made
 
 
-def _unpack(archive: Path, folder: Path) -> None:
-    """Writes the files below PARTS, without the folder that the whole archive is in."""
-    with tarfile.open(archive) as source:
-        for member in source:
-            name = member.name.partition("/")[2]
-            if name.startswith(PARTS) and member.isfile():
-                content = source.extractfile(member)
-                assert content is not None
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                (folder / name).write_bytes(content.read())
+def test_the_patch_starts_from_upstreams_files(patched: Patched) -> None:
+    root = patched.git("rev-list", "--max-parents=0", "HEAD").strip()
+    listed = [line.split() for line in patched.git("ls-tree", "-r", root, *patched.patch.edited).splitlines()]
+    assert {name: blob for _, _, blob, name in listed} == dict(patched.patch.edited) == dict(patched.tag.blobs)
+    assert patched.git("ls-tree", "-r", "--name-only", root, *patched.patch.added) == ""
 
 
-def test_git_am_gives_what_the_patch_says(tree: Path) -> None:
-    patch = read_patch(PATCHES / TAG.patch_name)
-    assert {name: blob_hash((tree / name).read_bytes()) for name in patch.result} == dict(patch.result)
-    status = subprocess.run(["git", "-C", tree, "status", "--porcelain"], capture_output=True, text=True, check=True)
-    assert status.stdout == ""
-    root = subprocess.run(
-        ["git", "-C", tree, "rev-list", "--max-parents=0", "HEAD"], stdout=subprocess.PIPE, check=True
-    )
-    words = ["git", "-C", tree, "diff", "--name-only", root.stdout.decode().strip(), "HEAD"]
-    changed = subprocess.run(words, capture_output=True, text=True, check=True)
-    assert set(changed.stdout.split()) == set(patch.result)
+def test_git_am_gives_what_the_patch_says(patched: Patched) -> None:
+    result = patched.patch.result
+    assert {name: blob_hash((patched.tree / name).read_bytes()) for name in result} == dict(result)
+    assert patched.git("status", "--porcelain") == ""
+    root = patched.git("rev-list", "--max-parents=0", "HEAD").strip()
+    assert set(patched.git("diff", "--name-only", root, "HEAD").split()) == set(result)
 
 
-def test_the_graft_installs_the_same_files(tree: Path, cuda_wheel: Path) -> None:
-    assert parse_name(cuda_wheel).version.public == TAG.version
-    patch = read_patch(PATCHES / TAG.patch_name)
-    installed = [name for name in patch.result if name.startswith("torch/")]
-    assert {*patch.edited} <= {*installed}
-    with zipfile.ZipFile(cuda_wheel) as wheel:
-        for name in installed:
-            assert wheel.read(name) == (tree / name).read_bytes(), name
-
-
-def test_the_build_files_find_what_is_added(tree: Path) -> None:
+def test_the_build_files_find_what_is_added(patched: Patched) -> None:
     """New sources are compiled by a full build without an edit: upstream's CMake files glob their folders."""
-    cmake = (tree / "aten/src/ATen/CMakeLists.txt").read_text()
-    patterns = {word for line in cmake.splitlines() if line.startswith("file(GLOB ") for word in line.split('"')[1::2]}
-    added = [Path(name) for name in read_patch(PATCHES / TAG.patch_name).added if name.endswith(".cpp")]
-    assert {path.name for path in added} == {"LmsPager.cpp", "LmsTorch.cpp", "LmsCuda.cpp"}
+    cmake = (patched.tree / "aten/src/ATen/CMakeLists.txt").read_text()
+    patterns = {
+        word for line in cmake.splitlines() if line.lower().startswith("file(glob ") for word in line.split('"')[1::2]
+    }
+    added = [Path(name) for name in patched.patch.added if name.endswith(".cpp")]
+    assert {"LmsPager.cpp", "LmsTorch.cpp", "LmsCuda.cpp"} <= {path.name for path in added}
     for path in added:
         assert path.relative_to("aten/src/ATen").with_name("*.cpp").as_posix() in patterns
+
+
+@pytest.mark.parametrize("patched", [KNOWN[CUDA_TAG]], indirect=True, ids=[CUDA_TAG])
+def test_the_graft_installs_the_same_files(patched: Patched, cuda_wheel: Path) -> None:
+    assert parse_name(cuda_wheel).version.public == patched.tag.version
+    installed = {name for name in patched.patch.result if name.startswith("torch/")}
+    assert {*patched.patch.edited} <= installed
+    with zipfile.ZipFile(cuda_wheel) as wheel:
+        for name in installed:
+            assert wheel.read(name) == (patched.tree / name).read_bytes(), name
 
 
 BINARY = """\

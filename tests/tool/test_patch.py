@@ -8,7 +8,17 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild.errors import AlreadyApplied, DirtyCheckout, Failure, NoSuchFile, NotACheckout, PatchMismatch
+from lmsbuild.errors import (
+    AlreadyApplied,
+    DirtyCheckout,
+    Failure,
+    NoSuchFile,
+    NotACheckout,
+    OtherRelease,
+    PartlyApplied,
+    PatchMismatch,
+)
+from lmsbuild.git import blob_hash
 from lmsbuild.patch import apply_to_checkout, apply_to_folder, read_patch
 from workshop import Workshop
 
@@ -112,6 +122,103 @@ def test_applying_twice_says_so(workshop: Workshop) -> None:
     with pytest.raises(AlreadyApplied, match="already applied"):
         apply_to_checkout(patch, tree)
     assert _git(tree, "rev-parse", "HEAD") == head
+
+
+def test_applying_twice_is_no_failure_when_asked(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    for count in range(2):
+        done = workshop.run("patch", "v2.13.0", tree, "--idempotent")
+        assert done.returncode == 0, done.stderr
+        assert ("already applied" in done.stdout) == bool(count)
+    done = workshop.run("patch", "v2.13.0", tree)
+    assert done.returncode == AlreadyApplied.exit_code
+    assert "already applied" in done.stderr
+    assert len(_git(tree, "log", "--format=%s").split("\n")) == 6
+
+
+@pytest.mark.parametrize("count", [1, 2, 3])
+def test_a_part_of_the_patch_is_recognised(workshop: Workshop, count: int) -> None:
+    tree = _checkout(workshop)
+    patch = read_patch(workshop.patches / workshop.tag.patch_name)
+    apply_to_checkout(patch, tree)
+    _git(tree, "reset", "--hard", f"HEAD~{4 - count}")
+    head = _git(tree, "rev-parse", "HEAD")
+    for words in ((), ("--idempotent",)):
+        done = workshop.run("patch", "v2.13.0", tree, *words)
+        assert done.returncode == PartlyApplied.exit_code, done.stderr
+        assert f"of the {len(patch.result)} files" in done.stderr and "git reset --hard" in done.stderr
+    assert _git(tree, "rev-parse", "HEAD") == head
+
+
+def test_an_older_version_of_the_patch_is_recognised(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
+    synthetic.edit_file(workshop.patches / "pager/pager.h", lambda text: text + "// newer\n")
+    workshop.generate()
+    with pytest.raises(
+        PartlyApplied, match=r"aten/src/ATen/lms/pager\.h is not as the patch leaves it.*another version"
+    ):
+        apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
+
+
+def test_a_git_am_that_was_left_half_way_is_recognised(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    (tree / "torch/lms").mkdir()
+    (tree / "torch/lms/__init__.py").write_text("mine\n")
+    patch = read_patch(workshop.patches / workshop.tag.patch_name)
+    with pytest.raises(subprocess.CalledProcessError):
+        _git(tree, "am", str(patch.path))
+    with pytest.raises(PartlyApplied, match="git am --abort"):
+        apply_to_checkout(patch, tree)
+    _git(tree, "am", "--abort")
+    (tree / "torch/lms/__init__.py").unlink()
+    assert apply_to_checkout(patch, tree) == 4
+
+
+OLDER = b'"""An older release."""\n'
+
+
+def _add_tag(workshop: Workshop, name: str, commit: str, init: bytes) -> None:
+    """Adds another tag to the catalogue, whose edited files are the same but for torch/__init__.py."""
+    path = workshop.patches / "pytorch/tags.toml"
+    first, _, row = path.read_text().partition("[[tag]]")
+    row = row.replace(workshop.tag.commit, commit).replace("v2.13.0", name).replace("2.13.0", name[1:])
+    row = row.replace(blob_hash(synthetic.INIT), blob_hash(init))
+    path.write_text(f"{path.read_text()}\n[[tag]]{row}")
+    assert first.startswith("package")
+
+
+def test_a_tree_at_another_tag_is_named_by_its_files(workshop: Workshop) -> None:
+    _add_tag(workshop, "v2.12.0", "1" * 40, OLDER)
+    tree = _checkout(workshop, OLDER)
+    (tree / "version.txt").write_text("2.12.0a0\n")
+    _git(tree, "add", "-A")
+    _git(tree, "commit", "-qm", "version")
+    done = workshop.run("patch", "v2.13.0", tree)
+    assert done.returncode == OtherRelease.exit_code, done.stderr
+    assert f"{tree} is at v2.12.0, not at v2.13.0 (its version.txt says 2.12.0a0)" in done.stderr
+    assert f"lmsbuild patch v2.12.0 {tree}" in done.stderr
+
+
+def test_a_tree_at_another_tag_with_the_same_files_is_named_by_its_commit(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    _add_tag(workshop, "v2.13.1", _git(tree, "rev-parse", "HEAD").strip(), synthetic.INIT)
+    done = workshop.run("patch", "v2.13.0", tree)
+    assert done.returncode == OtherRelease.exit_code, done.stderr
+    assert f"{tree} is at v2.13.1, not at v2.13.0:" in done.stderr
+    assert _git(tree, "log", "--format=%s") == "base\n"
+    (tree / "other").write_text("my own change\n")
+    _git(tree, "commit", "-qam", "mine")
+    assert workshop.run("patch", "v2.13.0", tree).returncode == 0, "commits of one's own on top are no other release"
+
+
+def test_the_identity_is_the_one_that_git_finds(workshop: Workshop) -> None:
+    tree = _checkout(workshop)
+    settings = workshop.folder / "settings"
+    settings.write_text("[user]\n\tname = Ada\n\temail = ada@localhost\n")
+    environment = {"GIT_CONFIG_GLOBAL": str(settings), "EMAIL": ""}
+    assert workshop.run("patch", "v2.13.0", tree, environment=environment).returncode == 0
+    assert set(_git(tree, "log", "--format=%cn", "-4").split()) == {"Ada"}
 
 
 def test_a_series_that_git_refuses_leaves_no_trace(workshop: Workshop) -> None:

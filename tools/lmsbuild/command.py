@@ -11,10 +11,12 @@ import os
 import signal
 import subprocess
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, BinaryIO
 
 from lmsbuild import report
 from lmsbuild.errors import MissingProgram
@@ -60,30 +62,10 @@ def run(
     Raises MissingProgram when there is no such program.
     """
     words = tuple(str(word) for word in arguments)
-    report.command(words)
-    try:
-        process = subprocess.Popen(
-            words,
-            cwd=folder,
-            env=None if environment is None else dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            start_new_session=True,
-        )
-    except (FileNotFoundError, PermissionError) as error:
-        raise MissingProgram(f"cannot run {words[0]}: {error.strerror}; run `lmsbuild doctor`") from error
-    with _running_lock:
-        _running.add(process)
-    with process:
-        try:
-            output, errors = _communicate(process, stdin, on_line)
-        except BaseException:
-            _kill(process)
-            raise
-        finally:
-            with _running_lock:
-                _running.discard(process)
+    output = errors = b""
+    pipe = subprocess.PIPE
+    with _started(words, folder, environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+        output, errors = _communicate(process, stdin, on_line)
     finished = Finished(words, process.returncode, output, errors)
     report.output(finished.error_text)
     return finished
@@ -106,12 +88,50 @@ def run_all(
     return [future.result() for future in futures]
 
 
+def run_logged(arguments: Sequence[str | Path], *, folder: Path, environment: Mapping[str, str], log: BinaryIO) -> int:
+    """Runs a program for hours: what it prints goes to the end of `log` as it comes. Returns its exit code."""
+    words = tuple(str(word) for word in arguments)
+    with _started(
+        words, folder, environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    ) as process:
+        return process.wait()
+
+
 def kill_all() -> None:
     """Kills every program that is running, with its children."""
     with _running_lock:
         processes = list(_running)
     for process in processes:
         _kill(process)
+
+
+@contextmanager
+def _started(
+    words: tuple[str, ...], folder: Path | None, environment: Mapping[str, str] | None, **streams: Any
+) -> Iterator[subprocess.Popen[bytes]]:
+    """A program in a process group of its own, which does not outlive the block."""
+    report.command(words)
+    try:
+        process = subprocess.Popen(
+            words,
+            cwd=folder,
+            env=None if environment is None else dict(environment),
+            start_new_session=True,
+            **streams,
+        )
+    except (FileNotFoundError, PermissionError) as error:
+        raise MissingProgram(f"cannot run {words[0]}: {error.strerror}; run `lmsbuild doctor`") from error
+    with _running_lock:
+        _running.add(process)
+    with process:
+        try:
+            yield process
+        except BaseException:
+            _kill(process)
+            raise
+        finally:
+            with _running_lock:
+                _running.discard(process)
 
 
 def _communicate(

@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 from lmsbuild import command, report
 from lmsbuild.catalogue import Release, Tag
 from lmsbuild.errors import DownloadFailed, NoSpace, WrongHash
+from lmsbuild.lock import locked
 from lmsbuild.target import Target
 from lmsbuild.wheel import file_sha256
 
@@ -28,7 +26,8 @@ def fetch(release: Release, target: Target, cache: Path) -> Path:
     downloads, the others wait. Raises DownloadFailed or WrongHash.
     """
     folder = cache / f"{release.package}-{release.version}-{target.interpreter}-{target.machine}-{_source()}"
-    with _locked(folder.with_name(folder.name + ".lock")):
+    lock = folder.with_name(folder.name + ".lock")
+    with locked(lock, "another run fetches the same wheel; waiting for it"):
         kept = _cached(folder, release)
         if kept:
             report.note(f"{kept.name} (cached)")
@@ -127,16 +126,3 @@ def _hash(wheel: Path) -> str:
 def _remove_leftovers(folder: Path) -> None:
     for left in folder.parent.glob(f"{folder.name}.download-*"):
         shutil.rmtree(left, ignore_errors=True)
-
-
-@contextmanager
-def _locked(path: Path) -> Iterator[None]:
-    """Holds a lock between processes; it is gone with the process that holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report.note("another run fetches the same wheel; waiting for it")
-            fcntl.flock(file, fcntl.LOCK_EX)
-        yield

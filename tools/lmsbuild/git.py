@@ -1,4 +1,4 @@
-"""Runs git so that the result does not depend on who runs it: no configuration of the user's, none of the system's."""
+"""Git: hashes, and environments in which the result does not depend on who runs it, or in which the network is the user's."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from lmsbuild import command
+
+_BINDING = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_OBJECT_DIRECTORY", "GIT_COMMON_DIR", "GIT_PREFIX")
 
 
 def blob_hash(data: bytes) -> str:
@@ -29,6 +31,19 @@ def environment(folder: Path, extra: Mapping[str, str] | None = None) -> dict[st
     )
     kept.update(extra or {})
     return kept
+
+
+def unbound(variables: Mapping[str, str]) -> dict[str, str]:
+    """`variables` without those that bind git to a repository, which hooks and `git rebase --exec` leave set."""
+    return {name: value for name, value in variables.items() if name not in _BINDING}
+
+
+def own_environment() -> dict[str, str]:
+    """The user's environment, with the user's configuration of git, but no question.
+
+    For what talks to a network, whose proxies, mirrors and keys only the user's configuration knows.
+    """
+    return {**unbound(os.environ), "GIT_TERMINAL_PROMPT": "0", "LC_ALL": "C"}
 
 
 def run(

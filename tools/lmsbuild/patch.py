@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import git as gitpython
 
 from lmsbuild import command, git
-from lmsbuild.errors import AlreadyApplied, DirtyCheckout, NoSpace, NoSuchFile, NotACheckout, PatchMismatch
+from lmsbuild.catalogue import Tag
+from lmsbuild.errors import (
+    AlreadyApplied,
+    DirtyCheckout,
+    NoSpace,
+    NoSuchFile,
+    NotACheckout,
+    OtherRelease,
+    PartlyApplied,
+    PatchMismatch,
+)
 
 _NO_BLOB = "0" * 40
 _TOUCH = re.compile(
@@ -76,24 +86,30 @@ def apply_to_folder(patch: Patch, folder: Path) -> None:
             raise PatchMismatch(f"{patch.path.name} left {name} other than it says: generate the patch afresh")
 
 
-def apply_to_checkout(patch: Patch, tree: Path) -> int:
+def apply_to_checkout(patch: Patch, tree: Path, tag: Tag | None = None, known: Sequence[Tag] = ()) -> int:
     """Adds the series to the current branch of a git checkout; returns how many commits that made.
 
-    Raises NotACheckout, DirtyCheckout, AlreadyApplied or PatchMismatch; the checkout is then as it was.
+    With `tag`, the patch's, a checkout of another one of the `known` tags is refused even when the edited files are the
+    same there. Raises NotACheckout, DirtyCheckout, AlreadyApplied, PartlyApplied, OtherRelease or PatchMismatch; the
+    checkout is then as it was.
     """
     try:
         repository = gitpython.Repo(tree)
     except (gitpython.InvalidGitRepositoryError, gitpython.NoSuchPathError) as error:
-        raise NotACheckout(f"{tree} is no git checkout: clone the framework and check out the tag first") from error
+        raise NotACheckout(
+            f"{tree} is no git checkout: `lmsbuild source` makes one, or clone the framework and check out the tag"
+        ) from error
     with repository:
         if repository.bare or not repository.head.is_valid():
             raise NotACheckout(f"{tree} has no commit checked out: check out the tag first")
+        if (Path(repository.git_dir) / "rebase-apply").exists():
+            raise PartlyApplied(f"{tree} is amid a git am or rebase: end it first, or give up with `git am --abort`")
         if repository.is_dirty(untracked_files=False, submodules=False):
             changed = ", ".join(sorted({str(item.a_path) for item in repository.index.diff(None)})[:3])
             raise DirtyCheckout(f"{tree} has uncommitted changes ({changed or 'staged'}): commit or stash them first")
         found = _blobs(repository, [*patch.edited, *patch.added])
-        if found == patch.result:
-            raise AlreadyApplied(f"{patch.path.name} is already applied to {tree}; nothing to do")
+        _check_not_applied(patch, found, tree, [other for other in known if other != tag])
+        _check_release(patch, repository, found, tree, tag, known)
         check_before(patch, found, str(tree))
         root = Path(str(repository.working_tree_dir))
         for name in patch.added:
@@ -102,8 +118,58 @@ def apply_to_checkout(patch: Patch, tree: Path) -> int:
                     f"{name}, which {patch.path.name} adds, is already there: remove it, or use a clean tree"
                 )
         before = repository.head.commit
-        _am(repository, patch, root)
+        _am(patch, root)
         return sum(1 for _ in repository.iter_commits(f"{before.hexsha}..HEAD"))
+
+
+def _check_not_applied(patch: Patch, found: Mapping[str, str], tree: Path, others: Sequence[Tag]) -> None:
+    if found == patch.result:
+        raise AlreadyApplied(f"{patch.path.name} is already applied to {tree}; nothing to do")
+    done = [name for name, blob in patch.result.items() if found.get(name) == blob]
+    if done:
+        for other in others:
+            file = patch.path.with_name(other.patch_name)
+            if file.is_file() and all(found.get(name) == blob for name, blob in read_patch(file).result.items()):
+                raise OtherRelease(f"{tree} is at {other.name}, and has the patch of that release applied already")
+        lacking = next(name for name, blob in patch.result.items() if found.get(name) != blob)
+        raise PartlyApplied(
+            f"{tree} has {len(done)} of the {len(patch.result)} files of {patch.path.name}, but {lacking} is not as the "
+            "patch leaves it: a part of the patch, or another version of it, is applied. Go back to the tag "
+            "(`git reset --hard TAG`) and apply it again; docs/manual-apply.md says how to keep commits of your own"
+        )
+
+
+def _check_release(
+    patch: Patch,
+    repository: gitpython.Repo,
+    found: Mapping[str, str],
+    tree: Path,
+    tag: Tag | None,
+    known: Sequence[Tag],
+) -> None:
+    """Raises OtherRelease when the checkout is at another known tag, by its commit or by the edited files."""
+    if tag is None:
+        return
+    head = repository.head.commit.hexsha
+    others = [other.name for other in known if other.commit == head and other.name != tag.name]
+    if not others and any(found.get(name) != blob for name, blob in patch.edited.items()):
+        # Of edited files that no tag has there is a better message, which names the file.
+        others = [other.name for other in known if other.blobs and other.blobs == _blobs(repository, [*other.blobs])]
+    if others:
+        states = _version(repository)
+        raise OtherRelease(
+            f"{tree} is at {' or '.join(others)}, not at {tag.name}{states}: check out {tag.name}, or apply the patch of "
+            f"that release with `lmsbuild patch {others[0]} {tree}`"
+        )
+
+
+def _version(repository: gitpython.Repo) -> str:
+    """What the tree states in version.txt, in brackets, or nothing."""
+    try:
+        text = repository.head.commit.tree.join("version.txt").data_stream.read().decode().strip()
+    except (KeyError, ValueError):
+        return ""
+    return f" (its version.txt says {text})"
 
 
 def _blobs(repository: gitpython.Repo, names: list[str]) -> dict[str, str]:
@@ -117,12 +183,16 @@ def _blobs(repository: gitpython.Repo, names: list[str]) -> dict[str, str]:
     return found
 
 
-def _am(repository: gitpython.Repo, patch: Patch, root: Path) -> None:
-    identity = repository.config_reader()
-    words: list[str | Path] = ["git", "-C", root]
-    if not identity.get_value("user", "email", default=""):
-        words += ["-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost"]
-    applied = command.run([*words, "am", "--no-gpg-sign", "--quiet", patch.path.resolve()])
+def _am(patch: Patch, root: Path) -> None:
+    applied = command.run([*am_words(root), patch.path.resolve()])
     if applied.code:
         command.run(["git", "-C", root, "am", "--abort"])
         raise PatchMismatch(f"git am of {patch.path.name} failed: {applied.error_text.strip()}")
+
+
+def am_words(root: Path) -> list[str | Path]:
+    """The command that applies a patch to the checkout `root`, less the patch; commits need an identity."""
+    words: list[str | Path] = ["git", "-C", root]
+    if command.run(["git", "-C", root if root.is_dir() else ".", "var", "GIT_COMMITTER_IDENT"]).code:
+        words += ["-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost"]
+    return [*words, "am", "--no-gpg-sign", "--quiet"]

@@ -21,10 +21,10 @@ _LOCK = "lock"
 
 
 @contextmanager
-def workspace(output: Path) -> Iterator[Path]:
+def workspace(output: Path, chosen_with: str = "--output") -> Iterator[Path]:
     """Yields the absolute path of a new folder in `output`, which is made when it is missing; removes the new folder at the end.
 
-    Raises OutputNotWritable.
+    `chosen_with` is what the user chooses `output` with. Raises OutputNotWritable.
     """
     try:
         output.mkdir(parents=True, exist_ok=True)
@@ -32,7 +32,7 @@ def workspace(output: Path) -> Iterator[Path]:
         folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=output.resolve()))
     except OSError as error:
         raise OutputNotWritable(
-            f"cannot write to {output}: {error.strerror}; give a folder that you may write to with --output"
+            f"cannot write to {output}: {error.strerror}; give a folder that you may write to with {chosen_with}"
         ) from error
     try:
         with (folder / _LOCK).open("w") as lock:

@@ -1,0 +1,145 @@
+"""docs/manual-apply.md: its commands, run as they stand, on upstream's real tree.
+
+Two programs are stood in for: `git clone` of GitHub gives Debian's copy of the tree, with the tag on it, and `python`, which
+would build for hours, writes down what it was asked. Between the sections the test does what a user does: it commits, and
+brings a later version of the patch.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from lmsbuild import catalogue, paths
+from lmsbuild.git import blob_hash
+from lmsbuild.patch import read_patch
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = (ROOT / "docs" / "manual-apply.md").read_text()
+CLONE = re.compile(r"^git clone .* https://github\.com/pytorch/pytorch$", re.MULTILINE)
+PYTHON = '#!/bin/sh\necho "$PYTORCH_BUILD_VERSION $MAX_JOBS $CMAKE_TOOLCHAIN_FILE: $*" >> "$ASKED"\nmkdir -p dist\n'
+
+# A commit more, as the next version of a patch may have it.
+LATER = """\
+From 0000000000000000000000000000000000000000 Mon Sep 17 00:00:00 2001
+From: Someone <someone@localhost>
+Date: Thu, 1 Jan 2026 00:00:00 +0000
+Subject: [PATCH] Later
+
+---
+diff --git a/torch/lms/later.txt b/torch/lms/later.txt
+new file mode 100644
+--- /dev/null
++++ b/torch/lms/later.txt
+@@ -0,0 +1 @@
++later
+"""
+
+
+def _sections() -> dict[str, str]:
+    """The commands of each section."""
+    found = {}
+    for section in re.split(r"(?m)^## ", PAGE)[1:]:
+        found[section.partition("\n")[0]] = "\n".join(re.findall(r"(?ms)^```sh\n(.*?)^```$", section))
+    return found
+
+
+def test_every_command_is_run_by_the_test_below() -> None:
+    assert [name for name, commands in _sections().items() if commands] == [
+        "Get the source",
+        "Apply",
+        "Build",
+        "Update to a later patch",
+        "Take it off",
+    ]
+    assert PAGE.count("```sh\n") * 2 == PAGE.count("```")
+    assert len(CLONE.findall(PAGE)) == 1
+
+
+@pytest.mark.parametrize("tag", ["v2.6.0", "v1.13.1"])
+def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], tmp_path: Path) -> None:
+    patches = paths.patches_folder()
+    name = catalogue.find_tag(patches, tag).patch_name
+    patch = read_patch(patches / name)
+    own = tmp_path / "large-model-support/patches"
+    own.mkdir(parents=True)
+    shutil.copy(patches / name, own)
+    (tmp_path / "later.patch").write_bytes((patches / name).read_bytes() + LATER.encode())
+    (tmp_path / "programs").mkdir()
+    (tmp_path / "programs/python").write_text(PYTHON)
+    (tmp_path / "programs/python").chmod(0o755)
+
+    commands = _sections()
+    assert "tag=v2.6.0\n" in commands["Get the source"]
+    begin = commands["Get the source"].replace("tag=v2.6.0\n", f"tag={tag}\n")
+    begin = CLONE.sub(f"git clone --quiet '{debian_tree(tag)}' pytorch && git -C pytorch tag {tag}", begin)
+    script = [
+        "set -e",
+        begin,
+        commands["Apply"],
+        'test -z "$(git status --porcelain)"; git rev-parse HEAD > ../applied; ls ../plain/torch/lms > ../plain-files',
+        commands["Build"],
+        "echo mine > mine.txt; git add mine.txt; git commit --quiet -m mine; cp ../later.patch $patch",
+        commands["Update to a later patch"],
+        f"test -f torch/lms/later.txt -a -f mine.txt; git log --format=%s {tag}.. > ../updated; cp '{patches / name}' $patch",
+        commands["Take it off"],
+        f"git log --format=%s {tag}.. > ../left; git diff --stat {tag} -- > ../differs; git tag > ../tags",
+    ]
+    identity = {f"GIT_{who}_{what}": "someone" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")}
+    done = subprocess.run(
+        ["bash", "-c", "\n".join(script)],
+        cwd=tmp_path,
+        env={
+            **os.environ,
+            **identity,
+            "ASKED": str(tmp_path / "asked"),
+            "PATH": os.pathsep.join([str(tmp_path / "programs"), str(Path(sys.executable).parent), os.environ["PATH"]]),
+        },
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+
+    applied = (tmp_path / "applied").read_text().strip()
+    for path, blob in patch.result.items():
+        shown = subprocess.run(
+            ["git", "-C", tmp_path / "pytorch", "show", f"{applied}:{path}"], capture_output=True, check=True
+        )
+        assert blob_hash(shown.stdout) == blob, path
+    assert "is already applied to ." in done.stdout
+    assert "__init__.py" in (tmp_path / "plain-files").read_text().split()
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        "  : -m pip install -r requirements.txt",
+        f"{tag[1:]}+lms1 4 : setup.py bdist_wheel",
+    ]
+    updated = (tmp_path / "updated").read_text().splitlines()
+    assert updated[:2] == ["mine", "Later"] and len(updated) > 3
+    assert (tmp_path / "left").read_text() == "mine\n"
+    assert (tmp_path / "differs").read_text().split()[0] == "mine.txt"
+    assert (tmp_path / "tags").read_text() == f"{tag}\n"
+    assert not (tmp_path / "plain/torch/lms").exists()
+    for path in patch.edited:
+        assert blob_hash((tmp_path / "plain" / path).read_bytes()) == patch.edited[path]
+
+
+def test_the_toolchain_file_is_for_classic_tags() -> None:
+    line = next(line for line in _sections()["Build"].splitlines() if line.startswith("case "))
+    for tag in ("v1.1.0", "v1.3.1", "v1.4.0", "v1.5.0", "v1.10.2", "v1.13.1", "v2.1.0", "v2.13.0"):
+        shown = subprocess.run(
+            ["bash", "-c", f'tag={tag}; lms=there; {line}; echo "$CMAKE_TOOLCHAIN_FILE"'],
+            capture_output=True,
+            text=True,
+            env={name: value for name, value in os.environ.items() if name != "CMAKE_TOOLCHAIN_FILE"},
+            check=True,
+        )
+        expected = "there/patches/pytorch/cxx14.cmake" if tag in ("v1.1.0", "v1.3.1", "v1.4.0") else ""
+        assert shown.stdout.strip() == expected, tag
+    assert (ROOT / "patches/pytorch/cxx14.cmake").is_file()
