@@ -52,7 +52,7 @@ def build(torch: Torch, patches: Path, runtime: Runtime, folder: Path) -> tuple[
     """
     tag = find_tag(patches, torch)
     files = _patched_files(patches, tag, torch)
-    graft = series.read_series(patches, FRAMEWORK).graft
+    graft = series.read_series(patches, tag).graft
     cxx = compiler()
     key = _digest(files, [repr(tag), repr(graft), str(torch.folder), str(torch.new_strings), repr(runtime), *cxx])
     finished = folder / f"{torch.release}-{key}"
@@ -91,7 +91,7 @@ def _patched_files(patches: Path, tag: Tag, torch: Torch) -> dict[str, bytes]:
         if not found:
             raise UnknownRelease(f"{path} of the installed torch is not upstream's file at {tag.name}: it was edited")
         originals[path] = found[0]
-    added = series.new_files(patches, FRAMEWORK, series.read_series(patches, FRAMEWORK))
+    added = series.new_files(patches, tag)
     return series.apply_edits(edits, originals) | added
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import stat
 import subprocess
 import zipfile
@@ -37,7 +38,9 @@ TAGS = """package = "torch"
 name = "v2.13.0"
 commit = "cf30153c4c131c8164ee7798e5022d810682e2cb"
 version = "2.13.0"
+abi = "cxx11"
 standard = "c++17"
+generation = "2.0"
 supports = ["cpu"]
 
 [tag.blobs]
@@ -88,11 +91,22 @@ subject = "Add tests"
 body = ""
 paths = ["test/"]
 
+[[generation]]
+name = "2.0"
+has = { "torch/lib/libtorch_cpu.so" = "", "torch/include/ATen/ATen.h" = "int answer" }
+
+[[generation]]
+name = "1.1"
+has = { "torch/lib/libc10.so" = "" }
+link = { torch_cpu = [] }
+
 [graft]
 label = "lms1"
+python = 7
 source_root = "aten/src"
 include = ["torch/include"]
 abi_library = "torch/lib/libc10.so"
+cuda_library = "torch/lib/libc10_cuda.so"
 install = ["torch/"]
 
 [[graft.library]]
@@ -145,15 +159,32 @@ def members(built: Mapping[str, bytes]) -> dict[str, Member]:
     }
 
 
+def release(files: Mapping[str, Member], version: str) -> dict[str, Member]:
+    """The files as a newer release has them, which says of itself what `lmsbuild tag add` asks."""
+    dist_info = f"torch-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n".encode()
+    return {
+        **{re.sub(r"^torch-.*\.dist-info", dist_info, name): member for name, member in files.items()},
+        f"{dist_info}/METADATA": Member(metadata),
+        "torch/version.py": Member(
+            f"__version__ = '{version}'\ndebug = False\ngit_version = '{'a1' * 20}'\nhip = None\n".encode()
+        ),
+        "torch/share/cmake/Torch/TorchConfig.cmake": Member(
+            b"set_target_properties(torch PROPERTIES\n    CXX_STANDARD 17\n"
+        ),
+    }
+
+
 def write_wheel(path: Path, files: Mapping[str, Member], extra: str = "") -> Path:
     """Writes a wheel of `files` with a RECORD; `extra` is added to RECORD as it is."""
+    dist_info = next((name.split("/")[0] for name in files if ".dist-info/" in name), DIST_INFO)
     rows = []
     for name, member in files.items():
         data = member.data if member.listed is None else member.listed
         rows.append((name, record_hash(data), str(len(data))))
-    record = record_text([*rows, (f"{DIST_INFO}/RECORD", "", "")]) + extra.encode()
+    record = record_text([*rows, (f"{dist_info}/RECORD", "", "")]) + extra.encode()
     with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
-        for name, member in [*files.items(), (f"{DIST_INFO}/RECORD", Member(record, 0o664))]:
+        for name, member in [*files.items(), (f"{dist_info}/RECORD", Member(record, 0o664))]:
             info = zipfile.ZipInfo(name, DATE)
             info.external_attr = (member.kind | member.mode) << 16
             info.compress_type = zipfile.ZIP_DEFLATED

@@ -30,9 +30,7 @@ def base_wheel(built_wheel: Path) -> Path:
 def libraries(base_wheel: Path) -> set[str]:
     """What is added: also the library for CUDA, where pip is configured to give a CUDA wheel."""
     with WheelFile(base_wheel) as wheel:
-        return {
-            library.path for library in graft.fitting_libraries(series.read_series(PATCHES, "pytorch").graft, wheel)
-        }
+        return {library.path for library in graft.fitting_libraries(series.read_series(PATCHES, TAG).graft, wheel)}
 
 
 def test_every_file_is_what_its_record_says(built_wheel: Path) -> None:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import subprocess
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
-from lmsbuild import catalogue, graft, paths, series
+from lmsbuild import catalogue, graft, paths, ranged, series
 from lmsbuild.catalogue import Tag
 from lmsbuild.git import blob_hash
 from lmsbuild.patch import read_patch
@@ -16,15 +17,24 @@ PATCHES = paths.patches_folder()
 TAGS = catalogue.tags(PATCHES)
 
 
+@pytest.fixture(scope="module")
+def everything() -> dict[str, dict[str, bytes]]:
+    """The edited files of every tag; fetched side by side, for there are many, and kept in the cache from then on."""
+    links = ranged.links("torch")
+    with ThreadPoolExecutor(8) as pool:
+        found = pool.map(lambda tag: graft.originals(tag, paths.cache_folder(), None, links), TAGS)
+        return {tag.name: files for tag, files in zip(TAGS, found, strict=True)}
+
+
 @pytest.fixture(scope="module", params=TAGS, ids=lambda tag: tag.name)
 def tag(request: pytest.FixtureRequest) -> Tag:
     found: Tag = request.param
     return found
 
 
-@pytest.fixture(scope="module")
-def originals(tag: Tag) -> dict[str, bytes]:
-    return graft.originals(tag, paths.cache_folder(), None)
+@pytest.fixture
+def originals(tag: Tag, everything: dict[str, dict[str, bytes]]) -> dict[str, bytes]:
+    return everything[tag.name]
 
 
 def test_every_edited_file_is_upstreams_own(tag: Tag, originals: dict[str, bytes]) -> None:

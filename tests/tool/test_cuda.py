@@ -17,6 +17,7 @@ import synthetic
 from lmsbuild import cuda, graft
 from lmsbuild.errors import (
     BadSources,
+    CompilerFailed,
     DamagedWheel,
     DownloadFailed,
     NoSpace,
@@ -137,6 +138,70 @@ def test_a_cuda_wheel_gets_the_second_library(with_cuda: Workshop) -> None:
     assert {"libtorch_lms.so", "libc10_cuda.so", "libcudart.so.12"} <= {*said["DT_NEEDED"]}
     ctypes.CDLL(str(with_cuda.folder / "shop/libcudart.so.12"), ctypes.RTLD_GLOBAL)  # as torch has it loaded
     assert ctypes.CDLL(str(unpacked / LIBRARY)).lms_torch_cuda_answer() == 42
+
+
+CARRIED = "torch/lib/libcudart-0a1b2c3d.so.12"
+
+
+def _carrying(workshop: Workshop, stand_in: dict[str, Member], answer: str) -> Workshop:
+    """A wheel that carries CUDA's runtime, which has a name with a hash and calls itself by the one without."""
+    files = {
+        **stand_in,
+        "torch/version.py": Member(synthetic.VERSION + b"cuda = '10.2'\n"),
+        "torch/include/c10/allocator.h": Member(ALLOCATOR),
+        CARRIED: Member(_compiled(workshop.folder, "cudart", answer, "libcudart.so.12"), 0o755),
+        "torch/lib/libc10_cuda.so": Member(
+            _compiled(workshop.folder, "c10_cuda", "int stock() { return 2; }\n", "libc10_cuda.so"), 0o755
+        ),
+    }
+    synthetic.write_wheel(workshop.base, files)
+    with (workshop.patches / "cuda.toml").open("a") as file:
+        file.write('["10.2"]\nheaders = "12.4"\n')
+    return workshop
+
+
+def test_a_runtime_that_the_wheel_carries_is_the_one(with_cuda: Workshop, stand_in: dict[str, Member]) -> None:
+    made = graft.build(_carrying(with_cuda, stand_in, 'extern "C" int cudaAnswer() { return 50; }\n').options())
+    unpacked = with_cuda.folder / "x"
+    with zipfile.ZipFile(made) as archive:
+        archive.extractall(unpacked)
+    needed = grafted.dynamic(unpacked / LIBRARY)["DT_NEEDED"]
+    assert [name for name in needed if "cudart" in name] == [Path(CARRIED).name]
+    program = f"import ctypes; print(ctypes.CDLL({str(unpacked / LIBRARY)!r}).lms_torch_cuda_answer())"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
+    assert done.stdout == "52\n"  # in a process that has no other runtime loaded
+
+
+def test_a_runtime_that_lacks_a_function_ends_the_build(with_cuda: Workshop, stand_in: dict[str, Member]) -> None:
+    with pytest.raises(CompilerFailed, match="undefined reference to .cudaAnswer"):
+        graft.build(_carrying(with_cuda, stand_in, 'extern "C" int cudaOther() { return 50; }\n').options())
+
+
+def test_a_wheel_of_a_version_without_packages_has_to_carry_the_runtime(
+    with_cuda: Workshop, stand_in: dict[str, Member]
+) -> None:
+    _carrying(with_cuda, stand_in, "")
+    with zipfile.ZipFile(with_cuda.base) as archive:
+        files = {name: Member(archive.read(name)) for name in archive.namelist() if name != CARRIED}
+    synthetic.write_wheel(with_cuda.base, {name: data for name, data in files.items() if not name.endswith("RECORD")})
+    with pytest.raises(DamagedWheel, match="carries no CUDA runtime"):
+        graft.build(with_cuda.options())
+
+
+@pytest.mark.parametrize(
+    ("stated", "message"),
+    [
+        ("12.1", r"the CUDA version of .* is 12\.4, but tags\.toml says 12\.1"),
+        ("12.4", r"the C\+\+ ABI of .* is cxx11"),
+    ],
+)
+def test_a_known_cuda_wheel_has_to_be_as_the_catalogue_says(with_cuda: Workshop, stated: str, message: str) -> None:
+    tags = with_cuda.patches / "pytorch/tags.toml"
+    known = f'[tag.wheels]\n"{with_cuda.base.name}" = "{file_sha256(with_cuda.base)}"\n'
+    row = f'cuda = "{stated}"\nabi = "pre-cxx11"\n'
+    synthetic.edit_file(tags, lambda text: text.replace("[tag.wheels]\n", known).replace('abi = "cxx11"\n', row))
+    with pytest.raises(BadSources, match=f"{message}.*lmsbuild tag add pytorch v2.13.0 --update"):
+        graft.build(with_cuda.options())
 
 
 def test_a_wheel_without_cuda_does_not(with_cuda: Workshop, stand_in: dict[str, Member]) -> None:

@@ -35,7 +35,7 @@ from lmsbuild.errors import (
     WrongPlatform,
     WrongVersion,
 )
-from lmsbuild.wheel import WheelFile, record_hash
+from lmsbuild.wheel import WheelFile, file_sha256, record_hash
 from synthetic import ABI, PLATFORM, Member
 from workshop import Workshop
 
@@ -168,18 +168,8 @@ def test_a_wheel_without_a_local_version_gets_one(workshop: Workshop, stand_in: 
         name.replace("+cpu", ""): replace(member, data=member.data.replace(b"+cpu", b""))
         for name, member in stand_in.items()
     }
-    path = workshop.folder / synthetic.wheel_name("2.13.0")
-    synthetic.write_wheel(path, files)
-    with zipfile.ZipFile(path) as archive:
-        record = archive.read(f"{synthetic.DIST_INFO}/RECORD")
-    rebuilt = workshop.folder / "rebuilt" / path.name
-    rebuilt.parent.mkdir()
-    with zipfile.ZipFile(path) as old, zipfile.ZipFile(rebuilt, "w") as new:
-        for info in old.infolist():
-            if "RECORD" not in info.filename:
-                new.writestr(info, old.read(info))
-        new.writestr("torch-2.13.0.dist-info/RECORD", record.replace(b"+cpu.dist-info/RECORD", b".dist-info/RECORD"))
-    made = graft.build(workshop.options(base_wheel=rebuilt))
+    plain = synthetic.write_wheel(workshop.folder / synthetic.wheel_name("2.13.0"), files)
+    made = graft.build(workshop.options(base_wheel=plain))
     assert made.name.startswith(f"torch-2.13.0+lms1-{ABI}-")
     assert b"Version: 2.13.0+lms1\n" in _read(made)["torch-2.13.0+lms1.dist-info/METADATA"]
 
@@ -224,6 +214,26 @@ def test_a_bad_base_wheel_leaves_no_wheel(
     with pytest.raises(failure):
         graft.build(workshop.options())
     assert not workshop.output.exists() or not list(workshop.output.iterdir())
+
+
+def test_metadata_that_upstream_changed_after_record_is_taken_from_a_known_wheel_only(
+    workshop: Workshop, stand_in: Members
+) -> None:
+    """As of torch 1.7.0 to 1.12.1."""
+    name = f"{synthetic.DIST_INFO}/METADATA"
+    changed = replace(stand_in[name], data=stand_in[name].data + b"added", listed=stand_in[name].data)
+    synthetic.write_wheel(workshop.base, {**stand_in, name: changed})
+    with pytest.raises(TamperedWheel, match="METADATA"):
+        graft.build(workshop.options())
+    synthetic.write_sources(workshop.patches, {workshop.base.name: file_sha256(workshop.base)})
+    with WheelFile(graft.build(workshop.options())) as wheel:
+        assert wheel.read(f"{NEW_INFO}/METADATA").endswith(b"added")
+        wheel.verify(lambda name: None, lambda done: None)
+    other = replace(stand_in["torch/bin/protoc"], data=b"evil", listed=stand_in["torch/bin/protoc"].data)
+    synthetic.write_wheel(workshop.base, {**stand_in, "torch/bin/protoc": other})
+    synthetic.write_sources(workshop.patches, {workshop.base.name: file_sha256(workshop.base)})
+    with pytest.raises(TamperedWheel, match="protoc"):
+        graft.build(workshop.options())
 
 
 def test_a_base_wheel_that_the_catalogue_knows_otherwise_is_refused(workshop: Workshop) -> None:

@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import zipfile
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
+import headers
 from lmsbuild import catalogue, cuda, paths, series
 from lmsbuild.wheel import parse_name
 
@@ -55,26 +57,31 @@ def test_clang_tidy_of_the_pager() -> None:
 
 
 def test_clang_tidy_of_the_glue(built_wheel: Path, tmp_path: Path) -> None:
-    _check_glue("LmsTorch.cpp", built_wheel, tmp_path, [])
+    with zipfile.ZipFile(built_wheel) as wheel:
+        wheel.extractall(tmp_path, [name for name in wheel.namelist() if name.startswith("torch/include/")])
+    tag = catalogue.find_tag(PATCHES, parse_name(built_wheel).version.public)
+    _check_glue(tag, ["LmsTorch.cpp"], tmp_path, [])
 
 
-def test_clang_tidy_of_the_cuda_glue(cuda_wheel: Path, tmp_path: Path) -> None:
-    with zipfile.ZipFile(cuda_wheel) as wheel:
-        version = cuda.version_of(wheel.read("torch/version.py"))
-    runtime = cuda.unpack(PATCHES, version, paths.cache_folder(), tmp_path / "cuda")
-    _check_glue("cuda/LmsCuda.cpp", cuda_wheel, tmp_path, [runtime.include])
+@pytest.mark.parametrize("name", ["v2.6.0", "v1.13.1"])
+def test_clang_tidy_of_the_cuda_glue(name: str, tmp_path: Path) -> None:
+    tag = catalogue.find_tag(PATCHES, name)
+    base = headers.fetch(tag, headers.C10, paths.cache_folder())
+    runtime = cuda.unpack(PATCHES, tag.cuda, paths.cache_folder(), tmp_path / "cuda")
+    files = [path.removeprefix("aten/src/ATen/") for path in series.new_files(PATCHES, tag)]
+    own = [path for path in files if path.startswith("cuda/") and path.endswith(".cpp")]
+    assert len(own) >= 2
+    _check_glue(tag, own, base, [runtime.include])
 
 
-def _check_glue(source: str, patched_wheel: Path, folder: Path, headers: list[Path]) -> None:
-    """Checks a file of the glue as it is compiled against this wheel."""
-    graft = series.read_series(PATCHES, "pytorch").graft
-    with zipfile.ZipFile(patched_wheel) as wheel:
-        wheel.extractall(folder, [name for name in wheel.namelist() if name.startswith("torch/include/")])
-    # The pager's headers are included as ATen/lms/..., where they lie in the patched tree.
-    tree = folder / "tree"
-    (tree / "ATen").mkdir(parents=True)
-    (tree / "ATen/lms").symlink_to(PATCHES / "pager")
-    system = [f"-isystem{path}" for path in (*headers, *(folder / name for name in graft.include))]
-    standard = catalogue.find_tag(PATCHES, parse_name(patched_wheel).version.public).standard
-    own = [f"-I{tree}", f"-I{GLUE.parent}"]
-    _check("clang-tidy", "--quiet", GLUE / source, "--", f"-std={standard}", "-DNDEBUG", *own, *system)
+def _check_glue(tag: catalogue.Tag, sources: list[str], base: Path, system: list[Path]) -> None:
+    """Checks files of the glue as they are compiled for this tag; `base` has the wheel's headers."""
+    graft = series.read_series(PATCHES, tag).graft
+    with tempfile.TemporaryDirectory() as name:
+        # The pager's headers are included as ATen/lms/..., where they lie in the patched tree.
+        (Path(name) / "ATen").mkdir()
+        (Path(name) / "ATen/lms").symlink_to(PATCHES / "pager")
+        flags = [f"-std={tag.standard}", "-DNDEBUG", f"-I{name}", f"-I{GLUE.parent}"]
+        flags += [f"-isystem{path}" for path in (*system, *(base / folder for folder in graft.include))]
+        with ThreadPoolExecutor(os.cpu_count()) as pool:
+            list(pool.map(lambda source: _check("clang-tidy", "--quiet", GLUE / source, "--", *flags), sources))

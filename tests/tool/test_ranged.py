@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shutil
 import sys
@@ -16,7 +17,7 @@ import pytest
 import synthetic
 from lmsbuild import graft, ranged
 from lmsbuild.errors import DamagedWheel, DownloadFailed
-from lmsbuild.wheel import WheelFile
+from lmsbuild.wheel import WheelFile, file_sha256
 from synthetic import Member
 from workshop import Workshop
 
@@ -169,4 +170,69 @@ def test_the_edited_files_are_had_either_way(
         shelf.spoil = "" if locate == "parts" else "whole"
     originals = graft.originals(workshop.tag, workshop.cache, None)
     assert originals == {"torch/__init__.py": synthetic.INIT, "torch/cuda/__init__.py": synthetic.CUDA_INIT}
-    assert workshop.cache.exists() is (locate == "whole")
+    assert bool(list(workshop.cache.rglob("*.whl"))) is (locate == "whole")
+    shelf.spoil = "gone"  # and now without any network
+    shutil.rmtree(listed)
+    assert graft.originals(workshop.tag, workshop.cache, None) == originals
+
+
+def test_an_edited_file_that_is_damaged_in_the_cache_is_fetched_again(workshop: Workshop, listed: Path) -> None:
+    synthetic.write_sources(workshop.patches, {workshop.base.name: ""})
+    originals = graft.originals(workshop.tag, workshop.cache, None)
+    kept = sorted((workshop.cache / "blobs").iterdir())
+    assert [path.name for path in kept] == sorted(workshop.tag.blobs.values())
+    kept[0].write_bytes(b"damaged")
+    assert graft.originals(workshop.tag, workshop.cache, None) == originals
+    kept[1].unlink()
+    assert graft.originals(workshop.tag, workshop.cache, None) == originals
+
+
+def test_hashes_are_those_that_the_registry_states(workshop: Workshop, listed: Path) -> None:
+    names = {synthetic.wheel_name(), synthetic.wheel_name(abi="cp39")}
+    digest = file_sha256(workshop.base)
+    assert ranged.hashes("torch", lambda name: name in names) == dict.fromkeys(names, digest)
+    assert ranged.hashes("torch", lambda name: False) == {}
+
+
+class _Index(BaseHTTPRequestHandler):
+    """A registry that lists one file, in the form that pip asks for."""
+
+    text = ""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "application/vnd.pypi.simple.v1+json")
+        self.end_headers()
+        self.wfile.write(self.text.encode())
+
+    def log_message(self, format: str, *arguments: object) -> None:
+        pass
+
+
+@pytest.mark.parametrize(("stated", "found"), [({"sha256": "ab" * 32}, "ab" * 32), ({}, ""), (None, "unreadable")])
+def test_hashes_are_read_off_the_page_that_lists_the_files(
+    monkeypatch: pytest.MonkeyPatch, stated: dict[str, str] | None, found: str
+) -> None:
+    name = synthetic.wheel_name("2.13.0")
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.delenv("PIP_FIND_LINKS", raising=False)
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    with ThreadingHTTPServer(("127.0.0.1", 0), _Index) as server:
+        monkeypatch.setenv("PIP_INDEX_URL", f"http://127.0.0.1:{server.server_port}/simple/")
+        file = {"filename": name, "url": f"http://127.0.0.1:{server.server_port}/{name}", "hashes": stated or {}}
+        page = {"meta": {"api-version": "1.0"}, "name": "torch", "files": [file]}
+        monkeypatch.setattr(_Index, "text", json.dumps(page))
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        try:
+            if stated is None:
+                links = ranged.links("torch")
+                monkeypatch.setattr(_Index, "text", "<html>")
+                monkeypatch.setattr(ranged, "links", lambda package: links)
+                with pytest.raises(DownloadFailed, match="states no hashes"):
+                    ranged.hashes("torch", lambda wheel: True)
+            else:
+                assert ranged.hashes("torch", lambda wheel: True) == ({name: found} if found else {})
+        finally:
+            server.shutdown()
+            thread.join()

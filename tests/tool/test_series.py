@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import subprocess
+from dataclasses import replace
 
 import pytest
 
 import synthetic
+from lmsbuild import blobs, rows
 from lmsbuild.errors import BadSources
 from lmsbuild.patch import read_patch
-from lmsbuild.series import Edit, apply_edits, generate
+from lmsbuild.series import Edit, apply_edits, generate, new_files, read_edits, read_series
 from workshop import Workshop
 
 ORIGINALS = {"torch/__init__.py": synthetic.INIT, "torch/cuda/__init__.py": synthetic.CUDA_INIT}
@@ -110,7 +112,7 @@ def test_git_am_applies_the_series_and_gives_the_sources(workshop: Workshop) -> 
         ("edits.toml", '    "_export",\n', "    # twice\n", "occurs 2 times"),
         ("edits.toml", "    \"lms\",\n'''", "    \"lms\",'''", "not whole lines"),
         ("edits.toml", 'path = "torch/__init__.py"', 'path = "torch/other.py"', r"torch/other\.py"),
-        ("edits.toml", "[[edit]]", 'ignored = 0\n[[edit]]\ntags = ["v1.0"]', r"no edit changes"),
+        ("edits.toml", "[[edit]]", 'ignored = 0\n[[edit]]\nuntil = "v1.0"', r"no edit changes"),
         ("series.toml", 'paths = ["test/"]', 'paths = ["tests/"]', r"test/test_lms\.py belongs to no commit"),
         ("series.toml", '"aten/src/ATen/lms/", "aten/src/ATen/LmsPager.cpp"', '"nothing/"', "has no file"),
         (
@@ -150,7 +152,7 @@ class Second(First):
 
 
 def _edit(within: str, anchor: str) -> Edit:
-    return Edit(path="a.py", within=within, anchor=anchor, before="    @mark\n", after="", tags=())
+    return Edit(path="a.py", within=within, anchor=anchor, before="    @mark\n", after="", since="", until="")
 
 
 @pytest.mark.parametrize("name", ["class First:\n", "class Second(First):\n"])
@@ -176,6 +178,75 @@ def test_an_anchor_may_occur_in_each_block(name: str) -> None:
 def test_an_anchor_that_is_not_in_its_block_is_refused(within: str, anchor: str, message: str) -> None:
     with pytest.raises(BadSources, match=message):
         apply_edits([_edit(within, anchor)], {"a.py": BLOCKS})
+
+
+@pytest.mark.parametrize(
+    ("since", "until", "applies"),
+    [
+        ("v2.13.0", "", True),
+        ("", "v2.13.0", True),
+        ("v2.9.1", "v2.13.1", True),
+        ("v2.13.1", "", False),
+        ("", "v2.9.0", False),
+    ],
+)
+def test_an_edit_is_for_a_range_of_tags(workshop: Workshop, since: str, until: str, applies: bool) -> None:
+    """By number: 2.9 is before 2.13."""
+    bounds = "".join(f'{key} = "{value}"\n' for key, value in (("since", since), ("until", until)) if value)
+    edits = workshop.patches / "pytorch/edits.toml"
+    synthetic.edit_file(edits, lambda text: text.replace("[[edit]]\n", f"[[edit]]\n{bounds}", 1))
+    paths = [edit.path for edit in read_edits(workshop.patches, workshop.tag)]
+    assert paths == (["torch/__init__.py"] if applies else []) + ["torch/cuda/__init__.py"]
+
+
+def test_a_bound_that_is_no_tag_is_refused(workshop: Workshop) -> None:
+    edits = workshop.patches / "pytorch/edits.toml"
+    synthetic.edit_file(edits, lambda text: text.replace("[[edit]]\n", '[[edit]]\nsince = "latest"\n', 1))
+    with pytest.raises(BadSources, match="'latest' is not a tag such as"):
+        _generate(workshop)
+
+
+ONLY = """
+[[only]]
+path = "aten/src/ATen/LmsTorch.cpp"
+generations = ["1.1"]
+"""
+
+
+def test_a_generation_has_files_and_libraries_of_its_own(workshop: Workshop) -> None:
+    series = workshop.patches / "pytorch/series.toml"
+    synthetic.edit_file(series, lambda text: text.replace("torch_cpu = []", 'torch_cpu = ["torch", "caffe2"]') + ONLY)
+    path = "aten/src/ATen/LmsTorch.cpp"
+    older = replace(workshop.tag, generation="1.1")
+    (new,), (old,) = (read_series(workshop.patches, tag).graft.libraries for tag in (workshop.tag, older))
+    assert (path in new.sources, path in old.sources) == (False, True)
+    assert (new.link, old.link) == (("torch_cpu", "c10"), ("torch", "caffe2", "c10"))
+    assert path not in new_files(workshop.patches, workshop.tag)
+    assert path in new_files(workshop.patches, older)
+
+
+@pytest.mark.parametrize(("old", "new"), [('name = "2.0"', 'name = "2.1"'), ('["1.1"]', '["1.1", "2.1"]')])
+def test_a_generation_that_is_not_listed_is_refused(workshop: Workshop, old: str, new: str) -> None:
+    series = workshop.patches / "pytorch/series.toml"
+    synthetic.edit_file(series, lambda text: (text + ONLY).replace(old, new))
+    with pytest.raises(BadSources, match=r"generation '2\.[01]', which (it|series\.toml) does not list"):
+        read_series(workshop.patches, workshop.tag)
+
+
+def test_generate_takes_many_tags(workshop: Workshop) -> None:
+    second = replace(workshop.tag, name="v2.14.0", version="2.14.0")
+    rows.write(workshop.patches, second)
+    blobs.store(workshop.cache, second.blobs, ORIGINALS)  # no wheel is asked for what the cache has
+    made = workshop.run("generate", "--all")
+    assert made.returncode == 0, made.stderr
+    assert len(made.stdout.splitlines()) == 2
+    patches = [(workshop.patches / tag.patch_name).read_bytes() for tag in (workshop.tag, second)]
+    assert patches[0] == patches[1]
+    assert workshop.run("generate", "v2.13.0", "v2.14.0", "--check").returncode == 0
+    (workshop.patches / second.patch_name).unlink()
+    assert workshop.run("generate", "--all", "--check").returncode == 20
+    assert workshop.run("generate").returncode == 2
+    assert workshop.run("generate", "--all", "--base-wheel", workshop.base).returncode == 2
 
 
 def test_leftovers_of_the_interpreter_stay_out(workshop: Workshop) -> None:

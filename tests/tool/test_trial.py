@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 import struct
 from pathlib import Path
@@ -10,7 +11,7 @@ import pytest
 
 import synthetic
 from lmsbuild import command, trial
-from lmsbuild.errors import ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
+from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
 from workshop import Workshop
 
 STATISTICS = '{"allocated_bytes.peak": 3000, "resident_bytes.peak": 1000, "over_limit_bytes.peak": 0, "out.bytes": 5, "in.bytes": 6}'
@@ -47,8 +48,9 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, outputs: list[tuple[int, str]]) ->
         code, text = next(runs)
         return command.Finished(("python",), code, text.encode(), b"Traceback\nRuntimeError: out of memory\n")
 
+    monkeypatch.setattr(trial, "_examine", lambda interpreter: (synthetic.ABI, "3"))
     monkeypatch.setattr(command, "run", run)
-    monkeypatch.setattr(trial, "_environment", lambda folder, wheel: Path("python"))
+    monkeypatch.setattr(trial, "_environment", lambda *words: Path("python"))
 
 
 def _output(loss: float = 1.5, digest: str = "d", statistics: str = STATISTICS) -> str:
@@ -93,3 +95,32 @@ def test_an_installation_that_fails_is_said(workshop: Workshop) -> None:
     workshop.base.write_bytes(workshop.base.read_bytes()[:1000])
     with pytest.raises(TrialFailed, match="pip cannot install torch"):
         trial.run(_patched(workshop), workshop.output, "lstm", 1)
+
+
+def test_another_interpreter_has_to_be_one(workshop: Workshop) -> None:
+    wheel = _patched(workshop)
+    with pytest.raises(MissingProgram, match="cannot run nowhere"):
+        trial.run(wheel, workshop.output, "lstm", 1, Path("nowhere"))
+    with pytest.raises(MissingProgram, match="is no Python interpreter"):
+        trial.run(wheel, workshop.output, "lstm", 1, Path("/bin/false"))
+
+
+def test_an_environment_that_is_kept_is_used_again(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, words = command.run, []
+
+    def seen(arguments: list[object], **options: object) -> command.Finished:
+        words.append([str(word) for word in arguments])
+        # Nothing is installed: the stand-in has no model to train.
+        return run(["true"]) if "pip" in words[-1] else run(arguments, **options)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(command, "run", seen)
+    monkeypatch.setattr(
+        trial, "_train", lambda *words: trial.read_training([json.loads(line) for line in _output().splitlines()])
+    )
+    kept = workshop.folder / "kept"
+    wheel = _patched(workshop)
+    for _ in range(2):
+        assert "memory over time" not in trial.run(wheel, None, "lstm", 1, environment=kept)
+    assert len([line for line in words if "venv" in line]) == 1
+    assert len([line for line in words if "pip" in line and str(wheel.resolve()) in line]) == 2
+    assert (kept / "bin/python").exists()

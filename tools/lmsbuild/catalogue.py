@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import difflib
+import re
 import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.errors import UnknownFramework, UnknownTag
+from lmsbuild.errors import BadSources, UnknownFramework, UnknownTag
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
+
+_NAME = re.compile(r"v\d+(\.\d+)+")
 
 
 @dataclass(frozen=True)
@@ -33,14 +36,24 @@ class Tag(Release):
     framework: str
     name: str  # upstream's tag, such as v2.13.0
     commit: str  # upstream's commit at that tag, as the official wheel states it
+    cuda: str  # CUDA version of the official wheel, such as 12.4; empty: it has none
+    abi: str  # C++ strings of the official wheel: "cxx11" or "pre-cxx11"
     standard: str  # C++ standard that the release's headers need, as -std= takes it
+    generation: str  # the first release with the same set of interfaces; what follows from it is in series.toml
     supports: tuple[str, ...]  # devices whose tensors can be paged
+    trained: str  # the Python with which the patched wheel trained a model when the tag was added; empty: none
     blobs: Mapping[str, str]  # git's hash of each file that the patch edits, by path
+    records: Mapping[str, str]  # sha256 of the RECORD in the wheel that the row was read off, by that wheel's name
 
     @property
     def interpreters(self) -> list[str]:
         """The ABI tags of the known official wheels, such as cp312."""
-        return sorted({name.split("-")[2] for name in self.wheels})
+        return sorted({name.split("-")[-2] for name in self.wheels})
+
+    @property
+    def number(self) -> tuple[int, ...]:
+        """Orders tags."""
+        return number(self.name)
 
     @property
     def patch_name(self) -> str:
@@ -50,6 +63,13 @@ class Tag(Release):
 def read_toml(path: Path) -> dict[str, Any]:
     with path.open("rb") as file:
         return tomllib.load(file)
+
+
+def number(name: str) -> tuple[int, ...]:
+    """The numbers in a tag's name, which order tags: (2, 13, 0) for v2.13.0. Raises BadSources."""
+    if not _NAME.fullmatch(name):
+        raise BadSources(f"{name!r} is not a tag such as v2.13.0")
+    return tuple(int(part) for part in name[1:].split("."))
 
 
 def frameworks(patches: Path) -> list[str]:
@@ -70,13 +90,23 @@ def tags(patches: Path) -> list[Tag]:
                     commit=row["commit"],
                     package=table["package"],
                     version=row["version"],
+                    cuda=row.get("cuda", ""),
+                    abi=row["abi"],
                     standard=row["standard"],
+                    generation=row["generation"],
                     supports=tuple(row["supports"]),
+                    trained=row.get("trained", ""),
                     blobs=dict(row["blobs"]),
+                    records=dict(row.get("records", {})),
                     wheels=dict(row["wheels"]),
                 )
             )
     return found
+
+
+def package(patches: Path, framework: str) -> str:
+    """The package that a framework's wheels are of."""
+    return str(read_toml(patches / framework / "tags.toml")["package"])
 
 
 def find_tag(patches: Path, name: str, framework: str | None = None) -> Tag:

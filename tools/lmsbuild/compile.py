@@ -101,6 +101,21 @@ def build_libraries(
     return built
 
 
+def stand_in(runtime: Path, scratch: Path) -> Path:
+    """A library to link with instead of the CUDA runtime that a wheel carries: it has the same functions, and its file's
+    name, under which the loader has to look for it. The runtime itself goes by the name without the hash.
+    """
+    folder = scratch / "runtime"
+    folder.mkdir()
+    source, target = folder / "runtime.cc", folder / runtime.name
+    functions = symbols.exported_functions(runtime, "cuda")
+    source.write_text("".join(f'extern "C" void {name}() {{}}\n' for name in functions))
+    flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}"]
+    words: list[str | Path] = [*compiler(), *flags, "-o", target, source]
+    _check(command.run(words, folder=scratch), folder)
+    return target
+
+
 def _link(library: Library, objects: list[Path], tree: Tree, scratch: Path) -> Path:
     target = scratch / Path(library.path).name
     folder = tree.base / Path(library.path).parent
@@ -115,7 +130,7 @@ def _link(library: Library, objects: list[Path], tree: Tree, scratch: Path) -> P
         f"-L{scratch}",  # libraries that were built before
         f"-L{folder}",
         *(f"-l{name}" for name in library.link),
-        *([_runtime(tree).library] if library.cuda else []),
+        *_runtime_library(library, tree),
         "-ldl",
         "-Wl,-rpath,$ORIGIN",
         f"-Wl,-soname,{target.name}",
@@ -132,6 +147,11 @@ def _runtime(tree: Tree) -> cuda.Runtime:
     if tree.cuda is None:
         raise BadSources("a library takes CUDA's runtime, but requires nothing that shows which one: see series.toml")
     return tree.cuda
+
+
+def _runtime_library(library: Library, tree: Tree) -> list[Path]:
+    found = _runtime(tree).library if library.cuda else None
+    return [found] if found else []
 
 
 def _check(finished: command.Finished, patched: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from lmsbuild.wheel import WheelFile, parse_name
 _VERSION = re.compile(rb"^cuda(?:\s*:[^=]*)?\s*=\s*'([\d.]+)'", re.MULTILINE)
 _INCLUDE = re.compile(r"nvidia/\w+/include/(.+)")
 _LIBRARY = re.compile(r"nvidia/\w+/lib/(libcudart\.so\.[\d.]+)")
+_CARRIED = re.compile(r"/libcudart-[0-9a-f]+\.so\.[\d.]+$")
 
 
 @dataclass(frozen=True)
@@ -22,13 +24,18 @@ class Runtime:
     """CUDA's runtime, unpacked."""
 
     include: Path
-    library: Path
+    library: Path | None  # None: the wheel has to carry it
 
 
-def version_of(version_file: bytes) -> str:
-    """The CUDA version that a wheel was built for, such as 12.4, by its version.py. Raises UnknownCuda."""
+def version_of(version_file: bytes, missing: str | None = None) -> str:
+    """The CUDA version that a wheel was built for, such as 12.4, by its version.py.
+
+    Where it states none, returns `missing`; raises UnknownCuda when that is None.
+    """
     found = _VERSION.search(version_file)
     if found is None:
+        if missing is not None:
+            return missing
         raise UnknownCuda("the base wheel has CUDA libraries, but its version.py states no CUDA version")
     return found[1].decode()
 
@@ -41,8 +48,11 @@ def versions(patches: Path) -> list[str]:
 def releases(patches: Path, version: str, machine: str) -> list[Release]:
     """The packages with the runtime of this CUDA version, for this kind of machine. Raises UnknownCuda."""
     table = read_toml(patches / "cuda.toml")
+    row = dict(table.get(version, {}))
+    if headers := row.pop("headers", None):
+        return releases(patches, headers, machine)
     wheels: dict[tuple[str, str], dict[str, str]] = {}
-    for name, digest in table.get(version, {}).items():
+    for name, digest in row.items():
         parsed = parse_name(Path(name))
         if any(platform.endswith(f"_{machine}") for platform in parsed.platforms):
             wheels.setdefault((parsed.package, str(parsed.version)), {})[name] = digest
@@ -66,7 +76,12 @@ def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
     libraries = sorted(folder.glob("lib/libcudart.so.*"))
     if len(libraries) != 1:
         raise DamagedWheel(f"the packages for CUDA {version} hold {len(libraries)} runtime libraries, not one")
-    return Runtime(folder / "include", libraries[0])
+    return Runtime(folder / "include", None if "headers" in read_toml(patches / "cuda.toml")[version] else libraries[0])
+
+
+def carried(names: Iterable[str]) -> str | None:
+    """The CUDA runtime among the files of a wheel, if it carries one: under a name with a hash, beside its libraries."""
+    return next((name for name in names if _CARRIED.search(name)), None)
 
 
 def _place(name: str, folder: Path) -> Path | None:

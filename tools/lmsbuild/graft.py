@@ -6,18 +6,18 @@ import os
 import re
 import stat
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import Version
 
-from lmsbuild import compile, cuda, download, ranged, report, symbols
+from lmsbuild import blobs, compile, cuda, download, ranged, report, symbols
 from lmsbuild.archive import ArchiveWriter, Date
 from lmsbuild.catalogue import Tag
 from lmsbuild.errors import BadSources, DamagedWheel, DownloadFailed, WrongVersion, disk_failures
-from lmsbuild.patch import apply_to_folder, read_patch
-from lmsbuild.series import Graft, Library, read_series
+from lmsbuild.patch import Patch, apply_to_folder, read_patch
+from lmsbuild.series import Graft, Library, oldest_python, read_series
 from lmsbuild.target import Target, glibc_minor, target_for
 from lmsbuild.wheel import WheelFile, record_hash, record_text
 from lmsbuild.workspace import publish, workspace
@@ -62,24 +62,39 @@ def base_wheel(tag: Tag, target: Target, cache: Path, given: Path | None) -> Pat
     return given
 
 
-def originals(tag: Tag, cache: Path, given: Path | None) -> dict[str, bytes]:
-    """The files that the patch of `tag` edits, out of an official wheel, by path.
+def originals(
+    tag: Tag, cache: Path, given: Path | None, links: Sequence[ranged.Link] | None = None
+) -> dict[str, bytes]:
+    """The files that the patch of `tag` edits, by path: as `read_members`, which see. They are kept in the cache."""
+    kept = blobs.load(cache, tag.blobs) if given is None else None
+    if kept is None:
+        kept = read_members(tag, tag.blobs, cache, given, links)
+        blobs.store(cache, tag.blobs, kept)
+    return kept
+
+
+def read_members(
+    tag: Tag, names: Iterable[str], cache: Path, given: Path | None, links: Sequence[ranged.Link] | None = None
+) -> dict[str, bytes]:
+    """Files out of an official wheel of `tag`, by path.
 
     Unless a wheel is given only these files are fetched, where the registry serves parts of a file. Nothing but the
-    archive's checksums vouches for them: `series.generate` compares them with git's hashes.
+    archive's checksums vouches for them: whoever takes them has to know a hash of each. `links` are the package's, for
+    a caller who asks for many tags.
     """
+    names = list(names)
     if given is None:
         try:
-            address = ranged.locate(tag.package, tag.wheels)
+            address = ranged.locate(tag.package, tag.wheels, links)
             with (
                 ranged.open_address(address) as file,
                 WheelFile(Path(ranged.file_name(address)), file) as wheel,
             ):
-                return {name: wheel.read(name) for name in tag.blobs}
+                return {name: wheel.read(name) for name in names}
         except DownloadFailed as error:
             report.note(f"{error}; fetching the whole wheel")
     with WheelFile(base_wheel(tag, target_for(None), cache, given)) as wheel:
-        return {name: wheel.read(name) for name in tag.blobs}
+        return {name: wheel.read(name) for name in names}
 
 
 def check_identity(wheel: WheelFile, tag: Tag, target: Target) -> None:
@@ -95,42 +110,86 @@ def check_identity(wheel: WheelFile, tag: Tag, target: Target) -> None:
     target.check(name, wheel.path.name)
 
 
+@dataclass(frozen=True)
+class Compiled:
+    """What a build has made before the wheel is written."""
+
+    tree: compile.Tree
+    graft: Graft
+    patch: Patch
+    libraries: list[Library]  # those that the wheel gets
+    built: Mapping[str, Path]  # their files, by the name that each has in the wheel
+
+
 def _build(options: Options) -> Path:
-    tag = options.tag
-    report.stage("base wheel")
-    base = base_wheel(tag, options.target, options.cache, options.base_wheel)
-    graft = read_series(options.patches, tag.framework).graft
-    patch = read_patch(options.patches / tag.patch_name)
     compile.compiler()  # before minutes of work, not after
+    options.target.check_python(oldest_python(options.patches, options.tag.framework))
+    report.stage("base wheel")
+    base = base_wheel(options.tag, options.target, options.cache, options.base_wheel)
     with workspace(options.output) as scratch, WheelFile(base) as wheel:
-        check_identity(wheel, tag, options.target)
-        libraries = fitting_libraries(graft, wheel)
-        version_file = f"{tag.package}/version.py"
-        tree = compile.Tree(scratch / "patched", scratch / "base", _cuda_runtime(wheel, libraries, options, scratch))
-        report.stage("verify")
-        _verify(wheel, graft, libraries, tree, set(patch.edited))
-        report.stage("patch")
-        apply_to_folder(patch, tree.patched)
-        report.stage("compile")
-        steps = sum(len(library.sources) + 1 for library in libraries)
-        with report.progress("compile", steps) as show:
-            built = compile.build_libraries(libraries, graft, tag.standard, tree, scratch, show)
+        compiled = compile_graft(options, wheel, scratch)
         report.stage("graft")
-        changed = _changed_files(graft, tree.patched, list(patch.result))
-        identity = _identity(wheel, graft, libraries, built, tree, options.target)
+        graft, version_file = compiled.graft, f"{options.tag.package}/version.py"
+        changed = _changed_files(graft, compiled.tree.patched, list(compiled.patch.result))
+        identity = _identity(wheel, compiled, options.target)
         changed[version_file] = _edit_version(wheel.read(version_file), graft)
-        changed.update({name: file.read_bytes() for name, file in built.items()})
+        changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
         finished = scratch / identity.file_name
-        _write(wheel, identity, changed, set(built), finished, graft)
+        _write(wheel, identity, changed, set(compiled.built), finished, graft)
         report.stage("publish")
         target = options.output / identity.file_name
         publish(finished, target)
     return target
 
 
+def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled:
+    """Verifies the base wheel, applies the patch to its files, and compiles and links what the patch adds."""
+    tag = options.tag
+    graft = read_series(options.patches, tag).graft
+    patch = read_patch(options.patches / tag.patch_name)
+    check_identity(wheel, tag, options.target)
+    libraries = fitting_libraries(graft, wheel)
+    tree = compile.Tree(scratch / "patched", scratch / "base", _cuda_runtime(wheel, libraries, options, scratch))
+    report.stage("verify")
+    _verify(wheel, tag, graft, libraries, tree, set(patch.edited))
+    _check_catalogue(wheel, graft, tag, tree)
+    tree = replace(tree, cuda=_own_runtime(wheel, tree, scratch))
+    report.stage("patch")
+    apply_to_folder(patch, tree.patched)
+    report.stage("compile")
+    steps = sum(len(library.sources) + 1 for library in libraries)
+    with report.progress("compile", steps) as show:
+        built = compile.build_libraries(libraries, graft, tag.standard, tree, scratch, show)
+    return Compiled(tree, graft, patch, libraries, built)
+
+
 def fitting_libraries(graft: Graft, wheel: WheelFile) -> list[Library]:
     """The libraries of the graft that this wheel gets."""
     return [library for library in graft.libraries if not library.requires or library.requires in wheel.members]
+
+
+def cuda_version(wheel: WheelFile, tag: Tag, graft: Graft) -> str:
+    """The CUDA version of a wheel, by its version.py; empty when it has no CUDA. Raises UnknownCuda."""
+    if graft.cuda_library not in wheel.members:
+        return ""
+    return cuda.version_of(wheel.read(f"{tag.package}/version.py"))
+
+
+def _check_catalogue(wheel: WheelFile, graft: Graft, tag: Tag, tree: compile.Tree) -> None:
+    """A wheel is built with the CUDA version and the C++ ABI that it has itself. If the catalogue knows the wheel, what
+    it says of them has to be true: raises BadSources when it is not. Wheels without CUDA are other builds.
+    """
+    version = cuda_version(wheel, tag, graft)
+    abi = symbols.abi(tree.base / graft.abi_library)
+    for what, found, stated in (("CUDA version", version, tag.cuda), ("C++ ABI", abi, tag.abi)):
+        if not version or found == stated:
+            continue
+        if wheel.path.name in tag.wheels:
+            raise BadSources(
+                f"the {what} of {wheel.path.name} is {found}, but tags.toml says {stated or 'none'} for {tag.name}: read it "
+                f"anew with `lmsbuild tag add {tag.framework} {tag.name} --update`"
+            )
+        report.note(f"the {what} of {wheel.path.name} is {found}, not {stated or 'none'} as of the official wheel")
 
 
 def _cuda_runtime(wheel: WheelFile, libraries: list[Library], options: Options, scratch: Path) -> cuda.Runtime | None:
@@ -141,21 +200,39 @@ def _cuda_runtime(wheel: WheelFile, libraries: list[Library], options: Options, 
     return cuda.unpack(options.patches, version, options.cache, scratch / "cuda")
 
 
-def _verify(wheel: WheelFile, graft: Graft, libraries: list[Library], tree: compile.Tree, edited: set[str]) -> None:
+def _own_runtime(wheel: WheelFile, tree: compile.Tree, scratch: Path) -> cuda.Runtime | None:
+    """CUDA's runtime with the library that the wheel itself carries, if it does. Raises DamagedWheel when there is none."""
+    if tree.cuda is None:
+        return None
+    if own := cuda.carried(wheel.members):
+        return replace(tree.cuda, library=compile.stand_in(tree.base / own, scratch))
+    if tree.cuda.library is None:
+        raise DamagedWheel(f"{wheel.path.name} carries no CUDA runtime library, and no package has one: see cuda.toml")
+    return tree.cuda
+
+
+def _verify(
+    wheel: WheelFile, tag: Tag, graft: Graft, libraries: list[Library], tree: compile.Tree, edited: set[str]
+) -> None:
     """Checks the whole wheel, and unpacks the part of it that the build needs."""
     headers = tuple(f"{folder.rstrip('/')}/" for folder in graft.include)
     needed = {graft.abi_library}
     for library in libraries:
         needed |= {f"{Path(library.path).parent.as_posix()}/lib{name}.so" for name in library.link}
+    if any(library.cuda for library in libraries):
+        needed |= {cuda.carried(wheel.members) or ""}
 
     def place(name: str) -> Path | None:
         if name in edited:
             return tree.patched / name
         return tree.base / name if name.startswith(headers) or name in needed else None
 
+    # Upstream changed METADATA of some releases (1.7.0 to 1.12.1) after RECORD was written. The hash of the whole file, if the
+    # catalogue knows it, is checked by now and vouches for that file; RECORD of the patched wheel lists it as it is.
+    vouched = [f"{wheel.dist_info}/METADATA"] if wheel.path.name in tag.wheels else []
     tree.patched.mkdir()
     with report.progress("verify", wheel.total_size()) as show:
-        wheel.verify(place, show)
+        wheel.verify(place, show, vouched)
 
 
 def _changed_files(graft: Graft, patched: Path, touched: list[str]) -> dict[str, bytes]:
@@ -163,21 +240,14 @@ def _changed_files(graft: Graft, patched: Path, touched: list[str]) -> dict[str,
     return {name: (patched / name).read_bytes() for name in sorted(touched) if name.startswith(graft.install)}
 
 
-def _identity(
-    wheel: WheelFile,
-    graft: Graft,
-    libraries: list[Library],
-    built: Mapping[str, Path],
-    tree: compile.Tree,
-    target: Target,
-) -> Identity:
-    base = wheel.name.version
+def _identity(wheel: WheelFile, compiled: Compiled, target: Target) -> Identity:
+    base, graft, tree = wheel.name.version, compiled.graft, compiled.tree
     local = f"{base.local}.{graft.label}" if base.local else graft.label
     version = Version(f"{base.public}+{local}")
-    provided = {f"lib{name}.so" for library in libraries for name in library.link}
-    if tree.cuda:
+    provided = {f"lib{name}.so" for library in compiled.libraries for name in library.link}
+    if tree.cuda and tree.cuda.library:
         provided.add(tree.cuda.library.name)
-    versions = [version for file in built.values() for version in symbols.needed_versions(file, provided)]
+    versions = [version for file in compiled.built.values() for version in symbols.needed_versions(file, provided)]
     need = symbols.oldest_glibc(versions)
     claimed = wheel.name.platforms
     platforms = symbols.true_platforms(claimed, need, target.machine, glibc_minor())

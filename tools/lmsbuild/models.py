@@ -3,7 +3,8 @@
 They are what the end-to-end tests, the benchmarks and ``lmsbuild try`` train. Each is many layers of medium size rather
 than a few giant ones, so that the largest single operation needs only a small part of the peak, and a limit of an
 eighth of the peak still means something. Everything is seeded, and every operation they use is deterministic on the
-CPU with a fixed number of threads: two runs of one configuration give the same bits.
+CPU with a fixed number of threads: two runs of one configuration give the same bits. They run with torch 1.1 and Python
+3.7, and everything later.
 
 What they need, in MiB, of the tensors that LMS manages (64 KiB and more), and how long a step takes with the stock
 allocator on one core of a small virtual machine; ``python models.py`` measures it, with a wheel that has LMS:
@@ -20,6 +21,7 @@ unet3d         93.0                 7.0   0.36 s
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -67,6 +69,13 @@ class _Residual(nn.Module):
         return functional.relu(x + self.second_norm(self.second(y)))
 
 
+class _Flatten(nn.Module):
+    """What nn.Flatten is from 1.2 on."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x.flatten(1)
+
+
 def _convnet(scale: float) -> Trainer:
     width = max(8, int(16 * scale))
     model = nn.Sequential(
@@ -75,12 +84,27 @@ def _convnet(scale: float) -> Trainer:
         nn.Conv2d(width, 2 * width, 3, padding=1, stride=2),
         *(_Residual(2 * width) for _ in range(9)),
         nn.AdaptiveAvgPool2d(4),
-        nn.Flatten(),
+        _Flatten(),
         nn.Linear(32 * width, 10),
     )
     images, labels = torch.randn(8, 3, 64, 64), torch.randint(0, 10, (8,))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     return Trainer(model, optimizer, lambda: functional.cross_entropy(model(images), labels))
+
+
+def _attention(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Causal attention: the framework's own operation where there is one, which is from 2.0 on."""
+    if hasattr(functional, "scaled_dot_product_attention"):
+        return functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+    scores = q.matmul(k.transpose(-2, -1)) / math.sqrt(q.size(-1))
+    later = torch.triu(torch.full((q.size(-2), k.size(-2)), float("-inf")), diagonal=1)
+    return (scores + later).softmax(dim=-1).matmul(v)
+
+
+def _gelu(x: Tensor) -> Tensor:
+    if hasattr(functional, "gelu"):  # from 1.2 on
+        return functional.gelu(x)
+    return x * 0.5 * (1.0 + torch.erf(x / math.sqrt(2.0)))
 
 
 class _Attention(nn.Module):
@@ -102,9 +126,9 @@ class _Attention(nn.Module):
             part.view(batch, length, self.heads, width // self.heads).transpose(1, 2)
             for part in self.qkv(self.attention_norm(x)).chunk(3, dim=-1)
         )
-        y = functional.scaled_dot_product_attention(q, k, v, is_causal=True)
+        y = _attention(q, k, v)
         x = x + self.projection(y.transpose(1, 2).reshape(batch, length, width))
-        return x + self.down(functional.gelu(self.up(self.feed_forward_norm(x))))
+        return x + self.down(_gelu(self.up(self.feed_forward_norm(x))))
 
 
 class _Transformer(nn.Module):
@@ -128,7 +152,7 @@ def _transformer(scale: float) -> Trainer:
     heads = max(1, int(6 * scale))
     model = _Transformer(vocabulary=512, length=128, width=32 * heads, heads=heads, layers=10)
     tokens = torch.randint(0, 512, (4, 129))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     return Trainer(
         model,
         optimizer,
@@ -158,7 +182,7 @@ def _lstm(scale: float) -> Trainer:
     width = max(8, int(96 * scale))
     model = _Recurrent(features=64, width=width, layers=12, classes=10)
     sequences, labels = torch.randn(16, 48, 64), torch.randint(0, 10, (16,))
-    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3, foreach=False)
+    optimizer = torch.optim.Adam(model.parameters(), lr=1e-3)
     return Trainer(model, optimizer, lambda: functional.cross_entropy(model(sequences), labels))
 
 
@@ -209,7 +233,7 @@ def _unet3d(scale: float) -> Trainer:
     width = 4 * max(1, int(2 * scale))
     model = _UNet3d(width, classes=3)
     volumes, labels = torch.randn(2, 1, 16, 32, 32), torch.randint(0, 3, (2, 16, 32, 32))
-    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9, foreach=False)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
     return Trainer(model, optimizer, lambda: functional.cross_entropy(model(volumes), labels))
 
 

@@ -13,6 +13,13 @@ def patches_folder() -> Path:
     return installed if installed.is_dir() else package.parent.parent / "patches"
 
 
+def recipes_folder() -> Path:
+    """The folder `recipes`, likewise."""
+    package = Path(__file__).resolve().parent
+    installed = package / "recipes"
+    return installed if installed.is_dir() else package.parent.parent / "recipes"
+
+
 def cache_folder() -> Path:
     """Where base wheels are kept: $LMSBUILD_CACHE, or a folder in the user's cache."""
     chosen = os.environ.get("LMSBUILD_CACHE")

@@ -12,9 +12,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import git
-from lmsbuild.catalogue import Tag, read_toml
+from lmsbuild import generation, git
+from lmsbuild.catalogue import Tag, number, read_toml
 from lmsbuild.errors import BadSources
+from lmsbuild.generation import Generation
 
 _AUTHOR = "Large Model Support"
 _EMAIL = "lms@users.noreply.github.com"
@@ -51,6 +52,7 @@ class Graft:
     source_root: str  # folder of the patched tree that its own #include lines start from
     include: tuple[str, ...]  # folders of headers in the wheel
     abi_library: str  # a small library in the wheel that shows which C++ strings all of them use
+    cuda_library: str  # a library that only CUDA wheels have, and that is linked with CUDA's runtime
     install: tuple[str, ...]  # folders of the patched tree that are part of the wheel
     label: str  # local version label of the patched wheel
 
@@ -64,31 +66,36 @@ class Edit:
     anchor: str  # whole lines
     before: str  # inserted before the anchor
     after: str  # inserted after the anchor
-    tags: tuple[str, ...]  # the tags it is for; empty: every tag
+    since: str  # the first tag it is for; empty: no bound
+    until: str  # the last one; empty: no bound
 
 
 @dataclass(frozen=True)
 class Series:
-    """Everything that the sources of one framework's patch say."""
+    """What the sources of a framework's patch say for one tag."""
 
     pager_folder: str  # where the pager's files land in the patched tree
     commits: tuple[Commit, ...]
+    left_out: tuple[str, ...]  # files that other generations' patches add
     graft: Graft
 
 
-def read_series(patches: Path, framework: str) -> Series:
-    """Reads patches/<framework>/series.toml."""
-    table = read_toml(patches / framework / "series.toml")
+def read_series(patches: Path, tag: Tag) -> Series:
+    """Reads patches/<framework>/series.toml, as far as it is for the generation of `tag`. Raises BadSources."""
+    table = read_toml(patches / tag.framework / "series.toml")
     graft = table["graft"]
+    own = generation.find(generation.read(table), tag.generation)
+    left_out = tuple(only.path for only in generation.read_only(table) if tag.generation not in only.generations)
     return Series(
         pager_folder=table["pager_folder"],
         commits=tuple(Commit(row["subject"], row["body"], tuple(row["paths"])) for row in table["commit"]),
+        left_out=left_out,
         graft=Graft(
             libraries=tuple(
                 Library(
                     path=row["path"],
-                    sources=tuple(row["sources"]),
-                    link=tuple(row["link"]),
+                    sources=tuple(source for source in row["sources"] if source not in left_out),
+                    link=tuple(name for library in row["link"] for name in own.link.get(library, (library,))),
                     requires=row.get("requires", ""),
                     cuda=row.get("cuda", False),
                     decorator=row.get("decorator", ""),
@@ -98,10 +105,21 @@ def read_series(patches: Path, framework: str) -> Series:
             source_root=graft["source_root"],
             include=tuple(graft["include"]),
             abi_library=graft["abi_library"],
+            cuda_library=graft["cuda_library"],
             install=tuple(graft["install"]),
             label=graft["label"],
         ),
     )
+
+
+def read_generations(patches: Path, framework: str) -> list[Generation]:
+    """The generations that patches/<framework>/series.toml lists."""
+    return generation.read(read_toml(patches / framework / "series.toml"))
+
+
+def oldest_python(patches: Path, framework: str) -> int:
+    """The x of the oldest Python 3.x that the added files run with."""
+    return int(read_toml(patches / framework / "series.toml")["graft"]["python"])
 
 
 def read_edits(patches: Path, tag: Tag) -> list[Edit]:
@@ -114,9 +132,12 @@ def read_edits(patches: Path, tag: Tag) -> list[Edit]:
             anchor=row["anchor"],
             before=row.get("before", ""),
             after=row.get("after", ""),
-            tags=tuple(row.get("tags", ())),
+            since=row.get("since", ""),
+            until=row.get("until", ""),
         )
-        if not edit.tags or tag.name in edit.tags:
+        too_old = edit.since and tag.number < number(edit.since)
+        too_new = edit.until and tag.number > number(edit.until)
+        if not too_old and not too_new:
             edits.append(edit)
     return edits
 
@@ -152,13 +173,15 @@ def _only(path: str, content: str, lines: str, begin: int, end: int) -> tuple[in
     return inside[0], inside[0] + len(lines)
 
 
-def new_files(patches: Path, framework: str, series: Series) -> dict[str, bytes]:
-    """The files that the patch adds, by path in the patched tree."""
+def new_files(patches: Path, tag: Tag) -> dict[str, bytes]:
+    """The files that the patch of `tag` adds, by path in the patched tree."""
+    series = read_series(patches, tag)
     files = {}
-    for source, target in ((patches / "pager", series.pager_folder), (patches / framework / "files", "")):
+    for source, target in ((patches / "pager", series.pager_folder), (patches / tag.framework / "files", "")):
         for path in sorted(source.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                files[os.path.join(target, path.relative_to(source).as_posix())] = path.read_bytes()
+            name = os.path.join(target, path.relative_to(source).as_posix())
+            if path.is_file() and "__pycache__" not in path.parts and name not in series.left_out:
+                files[name] = path.read_bytes()
     return files
 
 
@@ -170,12 +193,12 @@ def generate(patches: Path, tag: Tag, originals: Mapping[str, bytes]) -> bytes:
     for path, blob in tag.blobs.items():
         if git.blob_hash(originals[path]) != blob:
             raise BadSources(f"{path} in the base wheel is not upstream's file at {tag.name} (git hash is not {blob})")
-    series = read_series(patches, tag.framework)
+    series = read_series(patches, tag)
     edited = apply_edits(read_edits(patches, tag), originals)
     unused = [path for path, data in originals.items() if edited[path] == data]
     if unused:
         raise BadSources(f"tags.toml lists {unused[0]} for {tag.name}, but no edit changes it")
-    files = edited | new_files(patches, tag.framework, series)
+    files = edited | new_files(patches, tag)
     parts = _parts(series, files)
     with tempfile.TemporaryDirectory(prefix="lmsbuild-series-") as name:
         folder = Path(name)

@@ -76,7 +76,7 @@ def true_platforms(claimed: Iterable[str], need: Need, machine: str, own_minor: 
     """
     kept = []
     for platform in claimed:
-        minor = _claimed_minor(platform)
+        minor = claimed_minor(platform)
         if minor is None or (need.minor is not None and need.minor <= minor):
             kept.append(platform)
     if kept:
@@ -102,6 +102,30 @@ def uses_new_strings(library: Path) -> bool:
     return False
 
 
+def abi(library: Path) -> str:
+    """The kind of C++ strings that the library was built with, as the catalogue calls it."""
+    return "cxx11" if uses_new_strings(library) else "pre-cxx11"
+
+
+def exported_functions(library: Path, prefix: str) -> list[str]:
+    """The functions that the library gives to others, as far as their names begin with `prefix`."""
+    try:
+        with library.open("rb") as file:
+            section = ELFFile(file).get_section_by_name(".dynsym")
+            symbols = section.iter_symbols() if isinstance(section, SymbolTableSection) else ()
+            return sorted(
+                {
+                    symbol.name
+                    for symbol in symbols
+                    if symbol.name.startswith(prefix)
+                    and symbol["st_info"]["type"] == "STT_FUNC"
+                    and symbol["st_shndx"] != "SHN_UNDEF"
+                }
+            )
+    except ELFError as error:
+        raise DamagedWheel(f"{library.name} is no library: {error}") from error
+
+
 def _glibc_minor(name: str) -> int | None:
     match = _NUMBERED.fullmatch(name)
     if match is None:
@@ -115,7 +139,8 @@ def _glibc_minor(name: str) -> int | None:
     return None
 
 
-def _claimed_minor(platform: str) -> int | None:
+def claimed_minor(platform: str) -> int | None:
+    """The x of the glibc 2.x that a platform tag promises to run on; None when it promises none."""
     for old, new in _OLD_NAMES.items():
         platform = platform.replace(f"{old}_", f"{new}_", 1) if platform.startswith(f"{old}_") else platform
     match = _MANYLINUX.fullmatch(platform)

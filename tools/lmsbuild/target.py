@@ -12,6 +12,7 @@ from lmsbuild.errors import WrongPlatform
 from lmsbuild.wheel import WheelName
 
 _PYTHON = re.compile(r"3\.(\d+)t?")
+_ABI = re.compile(r"cp3(\d+t?)m?")
 
 
 @dataclass(frozen=True)
@@ -26,9 +27,15 @@ class Target:
         return f"Python {self.python} on {self.machine}"
 
     @property
+    def minor(self) -> int:
+        """The x of Python 3.x."""
+        return minor_of(self.python)
+
+    @property
     def interpreter(self) -> str:
-        """The tag of the ABI, such as cp312."""
-        return "cp" + self.python.replace(".", "")
+        """The tag of the ABI, such as cp312; up to Python 3.7 it ends in "m"."""
+        old = "m" if self.minor < 8 else ""
+        return "cp" + self.python.replace(".", "") + old
 
     def pip_arguments(self) -> list[str]:
         """What makes pip choose a wheel for this target."""
@@ -41,6 +48,13 @@ class Target:
             words += ["--platform", name]
         return words
 
+    def check_python(self, oldest: int) -> None:
+        """Raises WrongPlatform when the interpreter is older than 3.`oldest`."""
+        if self.minor < oldest:
+            raise WrongPlatform(
+                f"Large Model Support needs Python 3.{oldest} or newer, not {self.python}: give that with --python"
+            )
+
     def check(self, wheel: WheelName, file_name: str) -> None:
         """Raises WrongPlatform when a wheel of this name is not for this target."""
         if not any(name.endswith(f"_{self.machine}") and "linux" in name for name in wheel.platforms):
@@ -50,8 +64,8 @@ class Target:
             )
         if not any(tag.abi == self.interpreter for tag in wheel.tags):
             built_for = min({tag.abi for tag in wheel.tags})
-            hint = re.fullmatch(r"cp3(\d+t?)", built_for)
-            advice = f"pass --python 3.{hint[1]} to build for that, or give" if hint else "give"
+            python = python_of(built_for)
+            advice = f"pass --python {python} to build for that, or give" if python else "give"
             raise WrongPlatform(
                 f"{file_name} is for {built_for}, not for {self}: {advice} a wheel for {self.interpreter}"
             )
@@ -67,6 +81,17 @@ def target_for(python: str | None) -> Target:
         raise WrongPlatform(f"--python takes a version such as 3.12, not {python!r}")
     chosen = python or running
     return Target(chosen, platform.machine(), chosen == running)
+
+
+def python_of(abi: str) -> str | None:
+    """The version of Python 3 that an ABI tag stands for: 3.12 for cp312, 3.7 for cp37m. None: it is another tag."""
+    found = _ABI.fullmatch(abi)
+    return f"3.{found[1]}" if found else None
+
+
+def minor_of(python: str) -> int:
+    """The x of Python 3.x, of a version such as "3.13t"."""
+    return int(python.partition(".")[2].rstrip("t"))
 
 
 def glibc_minor() -> int:

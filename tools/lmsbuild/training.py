@@ -12,6 +12,7 @@ import json
 import sys
 import threading
 import time
+from pathlib import Path
 
 import torch
 from models import make
@@ -23,8 +24,11 @@ _MIN_SIZE = 1 << 14  # bytes; smaller tensors stay with the stock allocator
 def main(model: str, steps: int, limit: int | None) -> None:
     torch.manual_seed(0)
     torch.set_num_threads(1)
-    torch.use_deterministic_algorithms(True)
+    if hasattr(torch, "use_deterministic_algorithms"):  # from 1.8 on; what is trained is deterministic anyway
+        torch.use_deterministic_algorithms(True)
     if limit is not None:
+        for library in sorted(Path(torch.__file__).parent.glob("lib/libtorch_lms*.so")):
+            ctypes.CDLL(str(library))  # also the one for CUDA, so that a symbol which it misses is found here
         torch.lms.enable("cpu", limit=limit, min_size=_MIN_SIZE)
     trainer = make(model)
     start = time.monotonic()
@@ -54,7 +58,7 @@ def main(model: str, steps: int, limit: int | None) -> None:
     digest = hashlib.sha256()
     for tensor in trainer.tensors():
         whole = tensor.detach().contiguous()
-        digest.update(ctypes.string_at(whole.data_ptr(), whole.nbytes))
+        digest.update(ctypes.string_at(whole.data_ptr(), whole.numel() * whole.element_size()))
     for sample in samples:
         print(json.dumps({"sample": sample}))
     print(json.dumps({"statistics": statistics, "digest": digest.hexdigest(), "seconds": seconds}))

@@ -11,22 +11,20 @@ import os
 import shutil
 import sys
 import tempfile
-import venv
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from packaging.tags import sys_tags
-
 from lmsbuild import command, paths, report, timeline
-from lmsbuild.errors import ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
+from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
 from lmsbuild.timeline import Sample
 from lmsbuild.wheel import parse_name
 
 _MIB = 1 << 20
 OVERSUBSCRIPTION = 3
 UNLIMITED = 1 << 50  # bytes
+_ALSO = ("numpy",)  # torch 1.4.0 does not require it, and does not import without it
 
 
 @dataclass(frozen=True)
@@ -40,23 +38,34 @@ class Training:
     seconds: float
 
 
-def run(wheel: Path, output: Path, model: str, steps: int) -> str:
-    """Trains and returns a report for the reader; writes the timeline's picture into `output`.
+def run(
+    wheel: Path,
+    output: Path | None,
+    model: str,
+    steps: int,
+    interpreter: Path | None = None,
+    environment: Path | None = None,
+) -> str:
+    """Trains and returns a report for the reader; writes the timeline's picture into `output`, if that is given.
 
-    Raises ResultsDiffer when the runs differ, TrialFailed when one does not end, WrongVersion when the wheel is not
-    patched, WrongPlatform when it is for another interpreter.
+    `interpreter` is the Python that the wheel is for; None: the running one. `environment` is a folder for the environment,
+    which stays there: another trial with it installs only what that wheel requires and the one before did not. Raises ResultsDiffer when the runs differ,
+    TrialFailed when one does not end, WrongVersion when the wheel is not patched, WrongPlatform when it is for another
+    interpreter.
     """
     name = parse_name(wheel)
     if not name.is_patched:
         raise WrongVersion(f"{wheel.name} is no patched wheel: build one with `lmsbuild pytorch`")
-    if not name.tags & set(sys_tags()):
+    interpreter = interpreter or Path(sys.executable)
+    abi, version = _examine(interpreter)
+    if abi not in {tag.abi for tag in name.tags}:
         raise WrongPlatform(
-            f"{wheel.name} is not for this interpreter ({sys.version.split()[0]}): use the one it is for"
+            f"{wheel.name} is not for the interpreter {interpreter} ({version}, {abi}): give the one it is for with --python"
         )
     with tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as temporary:
         folder = Path(temporary)
         report.stage("environment")
-        python = _environment(folder, wheel)
+        python = _environment(environment or folder / "venv", wheel, interpreter)
         report.stage("train: without Large Model Support")
         stock = _train(python, folder, model, steps, None)
         report.stage("train: with it, memory sufficient")
@@ -64,22 +73,48 @@ def run(wheel: Path, output: Path, model: str, steps: int) -> str:
         limit = peak // OVERSUBSCRIPTION
         report.stage(f"train: with it, in {limit / _MIB:.1f} MiB")
         limited = _train(python, folder, model, steps, limit)
-    output.mkdir(parents=True, exist_ok=True)
-    picture = output / f"lms-{model}.png"
-    timeline.draw(
-        picture, limited.samples, limit, f"Training {model}: {peak / _MIB:.0f} MiB of tensors in {limit / _MIB:.0f} MiB"
-    )
     same = stock.losses == limited.losses and stock.digest == limited.digest
-    text = _describe(model, stock, limited, peak, limit, same, picture)
+    text = _describe(model, stock, limited, peak, limit, same)
+    if output:
+        output.mkdir(parents=True, exist_ok=True)
+        picture = output / f"lms-{model}.png"
+        title = f"Training {model}: {peak / _MIB:.0f} MiB of tensors in {limit / _MIB:.0f} MiB"
+        timeline.draw(picture, limited.samples, limit, title)
+        text += f"\n  memory over time: {picture}"
     if not same:
         raise ResultsDiffer(f"results differ, which is a bug in Large Model Support: please report it\n{text}")
     return text
 
 
-def _environment(folder: Path, wheel: Path) -> Path:
-    """Makes a virtual environment with the wheel in it and returns its interpreter."""
-    venv.create(folder / "venv", with_pip=True, symlinks=True)
-    python = folder / "venv" / "bin" / "python"
+def find_interpreter(version: str) -> Path:
+    """The interpreter of a version such as 3.7 that PATH has. Raises MissingProgram."""
+    found = shutil.which(f"python{version}")
+    if found is None:
+        raise MissingProgram(
+            f"there is no python{version} in PATH, which has to try the wheel: install it, or extend PATH"
+        )
+    return Path(found)
+
+
+def _examine(interpreter: Path) -> tuple[str, str]:
+    """The ABI tag and the version of an interpreter. Raises MissingProgram."""
+    program = "import sys; print('cp%d%d%s' % (*sys.version_info[:2], sys.abiflags), sys.version.split()[0])"
+    examined = command.run([interpreter, "-I", "-c", program])
+    if examined.code:
+        raise MissingProgram(f"{interpreter} is no Python interpreter: {_last_line(examined.error_text)}")
+    abi, version = examined.text.split()
+    return abi, version
+
+
+def _environment(folder: Path, wheel: Path, interpreter: Path) -> Path:
+    """Makes a virtual environment, if `folder` is none yet, with the wheel in it and returns its interpreter."""
+    python = folder / "bin" / "python"
+    if not python.exists():
+        made = command.run([interpreter, "-m", "venv", "--symlinks", folder])
+        if made.code:
+            raise TrialFailed(
+                f"{interpreter} cannot make a virtual environment: {_last_line(made.error_text or made.text)}"
+            )
     words: list[str | Path] = [
         python,
         "-m",
@@ -88,7 +123,9 @@ def _environment(folder: Path, wheel: Path) -> Path:
         "--disable-pip-version-check",
         "--no-input",
         "--quiet",
+        "--no-compile",  # most of what a CUDA wheel requires is never imported
         wheel.resolve(),
+        *_ALSO,
     ]
     with report.progress("pip install", None):
         installed = command.run(words)
@@ -136,7 +173,7 @@ def read_training(entries: Sequence[dict[str, Any]]) -> Training:
     )
 
 
-def _describe(model: str, stock: Training, limited: Training, peak: int, limit: int, same: bool, picture: Path) -> str:
+def _describe(model: str, stock: Training, limited: Training, peak: int, limit: int, same: bool) -> str:
     first, last = (float.fromhex(stock.losses[index]) for index in (0, -1))
     first_limited, last_limited = (float.fromhex(limited.losses[index]) for index in (0, -1))
     moved = limited.statistics
@@ -148,7 +185,6 @@ def _describe(model: str, stock: Training, limited: Training, peak: int, limit: 
             f"  losses, parameters and gradients: {'equal to the bit' if same else 'DIFFERENT'}",
             f"  copied out {moved['out.bytes'] / _MIB:.1f} MiB, in {moved['in.bytes'] / _MIB:.1f} MiB",
             f"  resident at most {moved['resident_bytes.peak'] / _MIB:.1f} MiB{_over(moved['over_limit_bytes.peak'])}",
-            f"  memory over time: {picture}",
         )
     )
 

@@ -12,7 +12,7 @@ import stat
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -138,8 +138,10 @@ class WheelFile:
             raise TamperedWheel(f"{self.path.name} has a RECORD that cannot be read: download it again")
         return {name: (digest, size) for name, digest, size in rows}
 
-    def verify(self, unpack: Callable[[str], Path | None], on_bytes: Callable[[int], None]) -> None:
-        """Checks every member against RECORD.
+    def verify(
+        self, unpack: Callable[[str], Path | None], on_bytes: Callable[[int], None], vouched: Collection[str] = ()
+    ) -> None:
+        """Checks every member against RECORD, except those that something else vouches for.
 
         `unpack` names the file that a member is unpacked to on the way, or None; it is called on the calling thread.
         `on_bytes` gets the number of bytes checked so far, on any thread. Raises TamperedWheel or DamagedWheel.
@@ -149,7 +151,7 @@ class WheelFile:
         if missing:
             raise DamagedWheel(f"{self.path.name} lacks {missing[0]}, which its RECORD lists: download it again")
         record_name = f"{self.dist_info}/RECORD"
-        exempt = {record_name, *(record_name + suffix for suffix in _UNSIGNED)}
+        exempt = {record_name, *(record_name + suffix for suffix in _UNSIGNED), *vouched}
         jobs = []
         for name, info in self.members.items():
             if info.is_dir() or name in exempt:

@@ -1,0 +1,110 @@
+"""`lmsbuild tag check`, on stand-ins."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from lmsbuild import catalogue, check_tags, rows, trial
+from lmsbuild.catalogue import Tag
+from lmsbuild.errors import ChecksFailed, ResultsDiffer
+from lmsbuild.wheel import file_sha256
+from synthetic import Member
+from workshop import Workshop
+
+
+@pytest.fixture
+def three(workshop: Workshop, stand_in: dict[str, Member], monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    """A catalogue of three tags: a sound one, one whose patch is stale, and one whose glue does not compile."""
+    shop = workshop.folder / "shop"
+    shop.mkdir()
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shop))
+    header = "torch/include/ATen/ATen.h"
+    for version, change in (("2.12.0", {}), ("2.14.0", {}), ("2.15.0", {header: Member(b"#pragma once\n")})):
+        wheel = synthetic.write_wheel(
+            shop / synthetic.wheel_name(version), {**synthetic.release(stand_in, version), **change}
+        )
+        wheels = {wheel.name: file_sha256(wheel)}
+        tag = replace(workshop.tag, name=f"v{version}", version=version, commit="a1" * 20, wheels=wheels)
+        tag = replace(tag, generation="1.1" if change else "2.0")
+        rows.write(workshop.patches, tag)
+        done = workshop.run("generate", tag.name)
+        assert done.returncode == 0, done.stderr
+    with (workshop.patches / "pytorch_v2.14.0_large_model_support.patch").open("a") as file:
+        file.write("\n")
+    return workshop
+
+
+def test_every_tag_is_checked_and_the_failed_ones_are_named(three: Workshop) -> None:
+    table = three.folder / "tags.md"
+    done = three.run("tag", "check", "v2.15.0", "v2.12.0", "2.14.0", "--table", table)
+    assert (done.returncode, done.stdout) == (ChecksFailed.exit_code, "")
+    assert "2 of 3 tags failed: v2.15.0, v2.14.0" in done.stderr
+    assert "Traceback" not in done.stderr
+    lines = [line for line in table.read_text().splitlines() if line.startswith("| pytorch")]
+    cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
+    assert [row[0] for row in cells] == ["pytorch v2.12.0", "pytorch v2.14.0", "pytorch v2.15.0"]
+    assert cells[0][1:-1] == ["`a1a1a1a1a1a1`", "none", "cxx11", "c++17", "2.0", f"**{synthetic.ABI}**", "builds"]
+    assert "run `lmsbuild generate v2.14.0`" in cells[1][-2]
+    assert re.fullmatch(r"FAILS: the compiler failed .*LmsTorch.*", cells[2][-2])
+    # Neither a wheel nor a base wheel is left, and nothing temporary.
+    assert not list(three.folder.rglob("*lms1*.whl"))
+    assert not [path for path in three.cache.iterdir() if path.suffix != ".lock" and path.name != "blobs"]
+
+
+def test_base_wheels_that_were_cached_stay(three: Workshop) -> None:
+    assert three.run("pytorch", "v2.12.0", "--output", three.output).returncode == 0
+    done = three.run("tag", "check", "v2.12.0")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("# Tags\n") and "| builds |" in done.stdout
+    assert len(list(three.cache.glob("*/*.whl"))) == 1
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_smoke_trains_with_the_patched_wheel(three: Workshop, monkeypatch: pytest.MonkeyPatch, works: bool) -> None:
+    tried: list[Path] = []
+
+    def train(wheel: Path, *words: object) -> str:
+        assert wheel.is_file()
+        tried.append(wheel)
+        if not works:
+            raise ResultsDiffer("results differ\nin all their digits")
+        return "trained"
+
+    monkeypatch.setattr(trial, "run", train)
+    (result,) = check_tags.check(_tags(three, "v2.12.0"), three.patches, three.cache, smoke=True)
+    assert [path.name.split("-")[1] for path in tried] == ["2.12.0+lms1"]
+    assert (result.trained, result.failure) == (works, "" if works else "results differ")
+    assert ("builds, trained" in check_tags.table([result])) is works
+
+
+def test_a_row_that_is_not_true_is_found(three: Workshop, stand_in: dict[str, Member]) -> None:
+    (tag,) = _tags(three, "v2.12.0")
+    wheel = three.folder / "shop" / synthetic.wheel_name("2.12.0")
+    files = synthetic.release(stand_in, "2.12.0")
+    version = files["torch/version.py"].data + b"cuda = '12.4'\n"
+    library = files["torch/lib/libc10.so"]
+    synthetic.write_wheel(wheel, {**files, "torch/version.py": Member(version), "torch/lib/libc10_cuda.so": library})
+    rows.write(three.patches, replace(tag, cuda="12.1", wheels={wheel.name: file_sha256(wheel)}))
+    done = three.run("tag", "check", "v2.12.0")
+    assert done.returncode == ChecksFailed.exit_code
+    assert "tags.toml says cuda = 12.1 of v2.12.0, its wheel 12.4" in " ".join(done.stderr.split())
+
+
+def test_the_words_have_to_name_tags_or_all(workshop: Workshop) -> None:
+    for words in ((), ("v2.13.0", "--all")):
+        done = workshop.run("tag", "check", *words)
+        assert done.returncode == 2
+        assert "Name tags, or give --all" in done.stderr
+    assert workshop.run("tag", "check", "v9.9.9").returncode == 4
+
+
+def _tags(workshop: Workshop, *names: str) -> Sequence[Tag]:
+    return [catalogue.find_tag(workshop.patches, name) for name in names]

@@ -1,0 +1,64 @@
+"""Generations: releases with the same set of interfaces, each called by the first release that has it.
+
+What follows from one (which of the added files are for it, what a library is linked with) is data in series.toml, and so is
+how a wheel's generation is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from lmsbuild.errors import BadSources
+
+
+@dataclass(frozen=True)
+class Generation:
+    """One generation."""
+
+    name: str
+    has: Mapping[str, str]  # files of its wheels, and a text in each; empty: any
+    link: Mapping[str, Sequence[str]]  # what it has instead of a library, by the library's name
+
+
+@dataclass(frozen=True)
+class Only:
+    """An added file that is not for every generation."""
+
+    path: str
+    generations: tuple[str, ...]
+
+
+def read(table: Mapping[str, Any]) -> list[Generation]:
+    """The generations in series.toml, in the order in which a wheel is compared with them."""
+    return [Generation(row["name"], row["has"], row.get("link", {})) for row in table["generation"]]
+
+
+def read_only(table: Mapping[str, Any]) -> list[Only]:
+    """The files in series.toml that are not for every generation. Raises BadSources when one names no generation."""
+    known = {generation.name for generation in read(table)}
+    found = [Only(row["path"], tuple(row["generations"])) for row in table.get("only", ())]
+    for entry in found:
+        if unknown := set(entry.generations) - known:
+            raise BadSources(
+                f"series.toml has {entry.path} for the generation {min(unknown)!r}, which it does not list"
+            )
+    return found
+
+
+def find(generations: Sequence[Generation], name: str) -> Generation:
+    """The generation of this name. Raises BadSources."""
+    for generation in generations:
+        if generation.name == name:
+            return generation
+    raise BadSources(f"tags.toml has the generation {name!r}, which series.toml does not list")
+
+
+def detect(generations: Sequence[Generation], read_text: Callable[[str], str | None]) -> Generation | None:
+    """The first generation that has everything it should; `read_text` gives a file of the wheel, or None."""
+    for generation in generations:
+        texts = {path: read_text(path) for path in generation.has}
+        if all(text is not None and generation.has[path] in text for path, text in texts.items()):
+            return generation
+    return None
