@@ -479,7 +479,7 @@ CASE(operators_pin) {
   auto& dispatcher = c10::Dispatcher::singleton();
   const auto pin =
       dispatcher.findSchemaOrThrow("lms::pin", "").typed<std::vector<int64_t>(at::TensorList, bool, bool)>();
-  const auto unpin = dispatcher.findSchemaOrThrow("lms::unpin", "").typed<void(c10::IntArrayRef, bool)>();
+  const auto unpin = dispatcher.findSchemaOrThrow("lms::unpin", "").typed<int64_t(c10::IntArrayRef, bool)>();
   const auto alias = dispatcher.findSchemaOrThrow("lms::pinned_alias", "").typed<at::Tensor(const at::Tensor&)>();
   for (const bool current_stream : {false, true}) {
     const std::vector<int64_t> tokens = pin.call({block}, true, current_stream);
@@ -501,7 +501,7 @@ CASE(operators_pin) {
   CHECK(failure_of([] {
           c10::Dispatcher::singleton()
               .findSchemaOrThrow("lms::unpin", "")
-              .typed<void(c10::IntArrayRef, bool)>()
+              .typed<int64_t(c10::IntArrayRef, bool)>()
               .call({1, 2}, false);
         }).find("lms::unpin takes what lms::pin returned") != std::string::npos);
 }

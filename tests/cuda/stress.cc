@@ -40,65 +40,9 @@
 #include <utility>
 #include <vector>
 
+#include "observer.h"
+#include "release.h"
 #include "sim.h"
-
-// What libtorch_cuda tells libc10_cuda when it is loaded.
-namespace c10 {
-namespace cuda {
-namespace _internal {
-void setHasPrimaryContext(bool (*function)(DeviceIndex));
-}
-}  // namespace cuda
-}  // namespace c10
-
-// ------------------------------------------------------------------------------------------------ the observer
-
-// Stands for LmsTorch.cpp, which needs all of libtorch: this program announces its operations itself.
-namespace lms_torch {
-
-namespace {
-Device known_device;
-std::atomic<bool> is_known{false};
-std::atomic<unsigned> captures{0};
-}  // namespace
-
-bool add_device(const Device& device) {
-  known_device = device;
-  is_known = true;
-  return true;
-}
-const Device* device_of(const void* address) {
-  return is_known && known_device.pager->owns(address) ? &known_device : nullptr;
-}
-void start_observing() {}
-void stop_observing() {}
-void begin_capture() { captures.fetch_add(1); }
-void end_capture() { captures.fetch_sub(1); }
-bool capture_possible() { return captures.load() != 0; }
-void throw_pending_failure() {}
-void options_changed() {}
-void throw_status(const lms::Status& status) {
-  if (status.code == LMS_OUT_OF_MEMORY) {
-    TORCH_CHECK_WITH(OutOfMemoryError, false, "LMS: ", status.message);
-  }
-  TORCH_CHECK(false, "LMS: ", status.message);
-}
-ResidentBlock::ResidentBlock(const void* address, bool write, lms::StreamId stream)
-    : device_(device_of(address)), stream_(stream) {
-  if (device_ != nullptr) {
-    const lms::Status status = device_->pager->pin(address, write, &pin_, stream);
-    if (!status.ok()) {
-      throw_status(status);
-    }
-  }
-}
-ResidentBlock::~ResidentBlock() {
-  if (device_ != nullptr) {
-    device_->pager->unpin(pin_, stream_);
-  }
-}
-
-}  // namespace lms_torch
 
 #ifdef __SANITIZE_ADDRESS__
 // The allocator of libc10_cuda.so is never destroyed.
@@ -338,10 +282,8 @@ class Program {
       }
       try {
         step();
-      } catch (const c10::OutOfMemoryError&) {
-        // A request that does not fit is refused; nothing else may have changed.
-        ++refused_;
       } catch (const c10::Error& error) {
+        // A request that does not fit is refused; nothing else may have changed.
         refuse(error);
       }
     }
@@ -412,7 +354,8 @@ class Program {
                                      "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"};
     repair();
     broken_ = true;
-    sim_fail(calls[other_random_.below(std::size(calls))], 1 + other_random_.below(5), CUDA_ERROR_OUT_OF_MEMORY);
+    const char* call = calls[other_random_.below(sizeof calls / sizeof *calls)];
+    sim_fail(call, 1 + other_random_.below(5), CUDA_ERROR_OUT_OF_MEMORY);
   }
 
   void repair() {
@@ -422,12 +365,14 @@ class Program {
     }
   }
 
-  // A failure that is no want of memory under the limit.
+  // There is too little memory, or a call that was made to fail did.
   void refuse(const c10::Error& error) {
-    if (!broken_) {
-      fail(error.what_without_backtrace());
+    if (!lms_torch::is_no_memory(error)) {
+      if (!broken_) {
+        fail(error.what_without_backtrace());
+      }
+      repair();
     }
-    repair();
     ++refused_;
   }
   void expect(const lms::Status& status, const char* what) {
@@ -615,7 +560,7 @@ class Program {
     if (random_.chance(50)) {
       for (int other = 0; other < streams_of_a_thread; ++other) {
         if ((block->users >> other & 1) != 0 && other != block->home) {
-          c10::cuda::CUDACachingAllocator::recordStream(block->data, streams_[static_cast<size_t>(other)]);
+          release::record_stream(block->data, streams_[static_cast<size_t>(other)]);
         }
       }
     } else {
@@ -643,8 +588,6 @@ class Program {
     try {
       operation(block.home, {&block}, nullptr);
       return true;
-    } catch (const c10::OutOfMemoryError&) {
-      ++refused_;
     } catch (const c10::Error& error) {
       refuse(error);
     }
@@ -674,7 +617,7 @@ class Program {
       }
     }
     if (random_.chance(15)) {
-      reads.push_back(&shared_->common[random_.below(std::size(shared_->common))]);
+      reads.push_back(&shared_->common[random_.below(sizeof shared_->common / sizeof *shared_->common)]);
     }
     Block* written = random_.chance(60) ? live_block() : nullptr;
     const auto both = std::find(reads.begin(), reads.end(), written);
@@ -855,13 +798,8 @@ uint64_t number(const char* text) {
 void run(uint64_t steps, uint64_t threads, const std::string& policy) {
   Shared shared;
   shared.policy = policy;
-  c10::cuda::_internal::setHasPrimaryContext([](c10::DeviceIndex device) {
-    unsigned flags = 0;
-    int active = 0;
-    return cuDevicePrimaryCtxGetState(device, &flags, &active) == CUDA_SUCCESS && active != 0;
-  });
   c10::cuda::set_device(0);
-  c10::cuda::CUDACachingAllocator::init(1);
+  release::start(1);
   size_t free = 0;
   check(cudaMemGetInfo(&free, &shared.capacity), "cudaMemGetInfo");
   shared.enable(64 * mib);

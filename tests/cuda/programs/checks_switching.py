@@ -41,11 +41,11 @@ def check_default_limit_is_what_is_free_less_five_percent() -> None:
     free, total = torch.cuda.mem_get_info()
     assert total == GIB and free > 0
     torch.lms.enable("cuda")
-    assert torch.lms.limit("cuda") == free * 95 // 100
+    assert torch.lms.limit("cuda") == free // 100 * 95
     tensors = to_cuda([data(16, seed) for seed in range(8)])
     assert stat("resident_bytes.current") >= 128 * MIB
     torch.lms.enable("cuda")  # what LMS holds already is not lost to it
-    assert abs(torch.lms.limit("cuda") - free * 95 // 100) <= 64 * MIB
+    assert abs(torch.lms.limit("cuda") - free // 100 * 95) <= 64 * MIB
     assert stat("away_bytes.current") == 0
     del tensors
 
@@ -219,7 +219,7 @@ def check_older_names_after_cuda_started() -> None:
     torch.cuda.init()
     free = torch.cuda.mem_get_info()[0]
     torch.cuda.set_enabled_lms(True)
-    assert torch.lms.is_enabled("cuda") and torch.lms.limit("cuda") == free * 95 // 100
+    assert torch.lms.is_enabled("cuda") and torch.lms.limit("cuda") == free // 100 * 95
     torch.cuda.set_limit_lms(8 * MIB)
     assert torch.lms.limit("cuda") == 8 * MIB == torch.cuda.get_limit_lms()
     total = torch.cuda.mem_get_info()[1]
@@ -230,7 +230,7 @@ def check_older_names_after_cuda_started() -> None:
     small = torch.empty(1024, device="cuda")
     assert stat("allocated_blocks.current") == 1 and small.numel()
     torch.cuda.set_limit_lms(0)
-    assert abs(torch.lms.limit("cuda") - free * 95 // 100) <= 32 * MIB
+    assert abs(torch.lms.limit("cuda") - free // 100 * 95) <= 32 * MIB
     torch.cuda.set_enabled_lms(False)
     assert not torch.lms.is_enabled("cuda") and not torch.cuda.get_enabled_lms()
 

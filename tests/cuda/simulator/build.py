@@ -1,4 +1,4 @@
-"""Builds the simulated CUDA: a folder with libcuda.so.1, libcudart.so.12 and libcudart.so.13.
+"""Builds the simulated CUDA: a folder with libcuda.so.1 and libcudart.so.RELEASE for every release in RUNTIMES.
 
 From a test: `libraries(folder)`, and then `environment(...)` for the program that is to run on them. From a shell:
 `python build.py FOLDER` prints the folder of the libraries.
@@ -24,7 +24,7 @@ FLAVOURS = {
     "thread": ["-O1", "-fno-omit-frame-pointer", "-fsanitize=thread"],
 }
 DRIVER = ["settings", "calls", "codes", "memory", "streams", "api", "driver"]
-RUNTIMES = {12: 12040, 13: 13000}
+RUNTIMES = {"10.1": 10010, "10.2": 10020, "11.0": 11070, "12": 12040, "13": 13000}  # by soname
 KEPT_S = 24 * 3600
 
 
@@ -59,13 +59,13 @@ def libraries(folder: Path, flavour: str = "plain", without: Sequence[str] = ())
 
 def environment(
     folder: Path,
-    release: int | None = None,
+    release: str | None = None,
     options: Mapping[str, object] | None = None,
     base: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """The environment of a program that uses the libraries in `folder`, with options of sim.h.
 
-    With a release of CUDA, 12 or 13, the libraries are preloaded: a wheel's own search path would come before
+    With a release of RUNTIMES the libraries are preloaded: a wheel's own search path would come before
     LD_LIBRARY_PATH.
     """
     result = dict(os.environ if base is None else base)
@@ -77,10 +77,10 @@ def environment(
     return result
 
 
-def runtime_symbols(release: int) -> list[str]:
+def runtime_symbols(release: str) -> list[str]:
     """What libcudart exports in a release."""
     rows = (HERE / "runtime_symbols.txt").read_text().splitlines()
-    return [row.split()[-1] for row in rows if not row.startswith("#") and str(release) in row.split()[:-1]]
+    return [row.split()[-1] for row in rows if not row.startswith("#") and release in row.split()[:-1]]
 
 
 def _build(folder: Path, compile_: list[str], without: Sequence[str]) -> None:
@@ -108,7 +108,7 @@ def _build(folder: Path, compile_: list[str], without: Sequence[str]) -> None:
         path.unlink()
 
 
-def _link_runtime(folder: Path, release: int, compile_: list[str], link: list[str]) -> None:
+def _link_runtime(folder: Path, release: str, compile_: list[str], link: list[str]) -> None:
     name = f"libcudart.so.{release}"
     own = folder / f"runtime{release}.o"
     defined = set(re.findall(r" T (\w+)$", _run(["nm", str(own)]), re.MULTILINE))
@@ -125,7 +125,8 @@ def _link_runtime(folder: Path, release: int, compile_: list[str], link: list[st
     refused.write_text("\n".join(rows) + "\n")
     _run([*compile_, f"-I{HERE}", "-c", str(refused), "-o", str(refused.with_suffix(".o"))])
     script = folder / f"{name}.map"
-    script.write_text(f"{name} {{ global: cuda*; __cuda*; local: *; }};\n")
+    exported = " ".join(f"{symbol};" for symbol in runtime_symbols(release))
+    script.write_text(f"{name} {{ global: {exported} local: *; }};\n")
     objects = [str(own), str(refused.with_suffix(".o")), f"{folder}/libcuda.so.1"]
     flags = [f"-Wl,-soname,{name}", f"-Wl,--version-script={script}", "-Wl,-rpath,$ORIGIN"]
     _run([*link, *objects, *flags, "-o", f"{folder}/{name}"])

@@ -1,5 +1,5 @@
-// libcudart.so.12 and .13: the runtime interface on top of the same simulation (libcuda.so.1). SIM_CUDART is the
-// version, 12040 or 13000. The other functions that libcudart exports are refused by the generated refused.cc.
+// libcudart.so.RELEASE: the runtime interface on top of the same simulation (libcuda.so.1). SIM_CUDART is the version,
+// 13000 for example. The other functions that libcudart exports are refused by the generated refused.cc.
 #include <cstring>
 #include <unordered_map>
 #include <vector>
@@ -267,13 +267,15 @@ RUNTIME(cudaDeviceDisablePeerAccess, int peer) {
 
 namespace {
 
-// cudaDeviceProp lies differently in 12 and 13: offsets of its members, as the compiler gives them for the headers.
+// cudaDeviceProp grew, and lies differently since 13: offsets of its members, as the compiler gives them for the
+// headers.
 int properties(char* to, int device) {
   if (machine().device(device) == nullptr) {
     return invalid_device;
   }
   constexpr bool new_layout = SIM_CUDART >= 13000;
-  std::memset(to, 0, new_layout ? 1008 : 1032);
+  constexpr std::size_t bytes = new_layout ? 1008 : SIM_CUDART >= 12000 ? 1032 : SIM_CUDART >= 11000 ? 728 : 712;
+  std::memset(to, 0, bytes);
   const auto put = [to](std::size_t offset, auto value) { std::memcpy(to + offset, &value, sizeof value); };
   const auto put_attribute = [&](std::size_t offset, int attribute) {
     int value = 0;
@@ -321,7 +323,10 @@ int properties(char* to, int device) {
       {744, 720, 115},  // memoryPoolsSupported
   };
   for (const Row& row : rows) {
-    put_attribute(new_layout ? row.offset_13 : row.offset_12, row.attribute);
+    const std::size_t offset = new_layout ? row.offset_13 : row.offset_12;
+    if (offset < bytes) {
+      put_attribute(SIM_CUDART < 11000 && row.attribute == 39 ? offset - 4 : offset, row.attribute);
+    }
   }
   put(new_layout ? 624 : 640, std::size_t{167936});  // sharedMemPerMultiprocessor
   put(new_layout ? 672 : 696, std::size_t{167936});  // sharedMemPerBlockOptin
@@ -330,7 +335,7 @@ int properties(char* to, int device) {
 
 }  // namespace
 
-#if SIM_CUDART >= 13000
+#if SIM_CUDART >= 13000 || SIM_CUDART < 12000
 RUNTIME(cudaGetDeviceProperties, char* to, int device) {
 #else
 RUNTIME(cudaGetDeviceProperties_v2, char* to, int device) {
@@ -414,12 +419,18 @@ RUNTIME(cudaHostGetFlags, unsigned* flags, void* address) {
 RUNTIME(cudaPointerGetAttributes, char* to, Address address) {
   PREPARE(need_all)
   const PointerInfo info = api_pointer(address);
-  std::memset(to, 0, SIM_CUDART >= 13000 ? 88 : 24);
+  constexpr bool old_layout =
+      SIM_CUDART < 11000;  // begins with an older form of the type, and ends with one more member
+  if (old_layout && info.type == 0) {
+    return keep(invalid_value);  // ordinary memory was unknown
+  }
+  std::memset(to, 0, SIM_CUDART >= 13000 ? 88 : old_layout ? 40 : 24);
   std::memcpy(to, &info.type, 4);
-  std::memcpy(to + 4, &info.device, 4);
+  std::memcpy(to + (old_layout ? 4 : 0), &info.type, 4);
+  std::memcpy(to + (old_layout ? 8 : 4), &info.device, 4);
   const Address host = info.type == 0 ? address : info.host_pointer;
-  std::memcpy(to + 8, &info.device_pointer, 8);
-  std::memcpy(to + 16, &host, 8);
+  std::memcpy(to + (old_layout ? 16 : 8), &info.device_pointer, 8);
+  std::memcpy(to + (old_layout ? 24 : 16), &host, 8);
   return success;
 }
 
