@@ -27,6 +27,11 @@
 #define CHECK_SANITIZED 0
 #endif
 
+// Bytes in a page of the machine that the program is built for.
+#ifndef CHECK_PAGE
+#define CHECK_PAGE 4096
+#endif
+
 // An access that nothing announces is ordered by page faults, which ThreadSanitizer does not see, and may touch a block
 // that another thread has just paged out: such accesses stay out of its sight.
 #define CHECK_RAW_ACCESS __attribute__((no_sanitize("thread"), noinline))

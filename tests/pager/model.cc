@@ -8,7 +8,7 @@
 
 namespace {
 
-constexpr std::uint64_t page = 4096;
+constexpr std::uint64_t page = CHECK_PAGE;
 constexpr std::uint64_t live_most = 96;
 
 // All statistics at one moment.
@@ -101,7 +101,7 @@ class Model {
   static unsigned long long ull(std::uint64_t value) { return value; }
 
   lms_options settings() const {
-    return check::options(limit_, policy_, file_ ? directory_.c_str() : nullptr, strict_, 64 * check::mib);
+    return check::options(limit_, policy_, file_ ? directory_.c_str() : nullptr, strict_, 16384 * page);
   }
 
   void one() {

@@ -1,0 +1,57 @@
+"""The package of the wheel that most tests use, and a channel with what stands in for other channels' packages."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from lmsbuild import channel
+from solving import Environment, install, solve
+from stand_ins import make_stand_ins
+
+BUILD = ("lmsbuild", "conda", "pytorch", "v2.13.0")  # as docs/conda.md has it
+
+
+@pytest.fixture(scope="session")
+def other_channel(lms_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A channel with the stand-ins."""
+    folder = tmp_path_factory.mktemp("other-channel")
+    channel.publish(folder, make_stand_ins(tmp_path_factory.mktemp("stand-ins"), lms_python))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def built_package(built_wheel: Path, other_channel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The package, which the tests inside it have passed in an environment of their own."""
+    output = tmp_path_factory.mktemp("conda")
+    words = [sys.executable, "-m", *BUILD, "--wheel", built_wheel, "--level", "1"]
+    words += ["--channel", other_channel.as_uri(), "--output", output]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode:
+        pytest.fail(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="session")
+def lms_channel(built_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A channel with the package."""
+    folder = tmp_path_factory.mktemp("lms-channel")
+    channel.publish(folder, [built_package])
+    return folder
+
+
+@pytest.fixture(scope="session")
+def environment(
+    lms_channel: Path, other_channel: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Environment]:
+    """The package and what it requires, solved and installed from the channels' folders into an empty prefix."""
+    folder = tmp_path_factory.mktemp("prefix")
+    records = solve(lms_channel.as_uri(), other_channel.as_uri())
+    install(records, folder / "env", folder / "cache")
+    yield Environment(folder / "env", frozenset(record.name.normalized for record in records))
+    shutil.rmtree(folder)

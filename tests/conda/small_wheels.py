@@ -1,0 +1,57 @@
+"""Small patched wheels: all that the packaging looks at."""
+
+from __future__ import annotations
+
+import subprocess
+import zipfile
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from lmsbuild.wheel import record_hash, record_text
+from stand_ins import ABI
+
+FOREIGN = "$ORIGIN/../../nvidia/cublas/lib:$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN:/usr/local/cuda/lib64"
+
+
+def library(folder: Path, runpath: str) -> bytes:
+    """A library that looks for others there."""
+    target = folder / "library.so"
+    words = ["g++", "-shared", "-fPIC", "-x", "c++", "/dev/null", f"-Wl,-rpath,{runpath}", "-o", target]
+    subprocess.run(words, check=True)
+    return target.read_bytes()
+
+
+def write(
+    folder: Path,
+    *,
+    version: str = "2.13.0+cpu.lms1",
+    platform: str = "manylinux_2_34_x86_64",
+    abi: str = ABI,
+    package: str = "torch",
+    requires: Sequence[str] = ("filelock",),
+    headers: Sequence[str] = (),
+    files: Mapping[str, bytes] | None = None,
+) -> Path:
+    dist_info, python = f"{package}-{version}.dist-info", abi.removesuffix("m")
+    metadata = ["Metadata-Version: 2.1", f"Name: {package}", f"Version: {version}", *headers]
+    metadata += [f"Requires-Dist: {text}" for text in requires]
+    members = {
+        f"{package}/__init__.py": b"",
+        f"{package}/version.py": b"__version__ = '2.13.0'\ncuda = '12.4'\n",
+        f"{package}/lms/__init__.py": b"",
+        f"{package}/lib/libtorch_lms.so": library(folder, "$ORIGIN"),
+        **(files or {}),
+        f"{dist_info}/METADATA": "\n".join([*metadata, "", ""]).encode(),
+        f"{dist_info}/WHEEL": b"Wheel-Version: 1.0\n",
+        f"{dist_info}/LICENSE": b"a licence\n",
+        f"{dist_info}/entry_points.txt": b"[console_scripts]\ntorchrun = torch.distributed.run:main\n\n[other]\na = b:c\n",
+    }
+    rows = [(name, record_hash(data), str(len(data))) for name, data in members.items()]
+    members[f"{dist_info}/RECORD"] = record_text([*rows, (f"{dist_info}/RECORD", "", "")])
+    path = folder / f"{package}-{version}-{python}-{abi}-{platform}.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        for name, data in members.items():
+            info = zipfile.ZipInfo(name)
+            info.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
+            archive.writestr(info, data)
+    return path

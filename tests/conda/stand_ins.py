@@ -1,0 +1,115 @@
+"""Conda packages for tests: small ones, and those that stand in for what other channels have.
+
+The stand-ins, all of them: `python` is a virtual environment of the interpreter that runs the tests; the packages in
+`PURE_PYTHON` hold what pip installed of them; `EMPTY` ones hold nothing, since this machine itself has what they bring.
+"""
+
+from __future__ import annotations
+
+import platform
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from rattler_build import assemble_package
+
+VERSION = f"{sys.version_info.major}.{sys.version_info.minor}"
+ABI = f"cp{sys.version_info.major}{sys.version_info.minor}"
+SUBDIR = {"x86_64": "linux-64", "aarch64": "linux-aarch64", "ppc64le": "linux-ppc64le"}[platform.machine()]
+# Conda's name, the Python registry's.
+PURE_PYTHON = {
+    "filelock": "filelock",
+    "fsspec": "fsspec",
+    "jinja2": "jinja2",
+    "markupsafe": "markupsafe",
+    "mpmath": "mpmath",
+    "networkx": "networkx",
+    "setuptools": "setuptools",
+    "sympy": "sympy",
+    "typing_extensions": "typing-extensions",
+}
+REQUIRES = {"jinja2": ["markupsafe"], "sympy": ["mpmath"]}
+EMPTY = {"libgcc": "15.2.0", "libstdcxx": "15.2.0", "python_abi": VERSION}
+
+
+def make(
+    folder: Path,
+    name: str = "small",
+    version: str = "1.0",
+    build: str = "0",
+    *,
+    files: dict[str, bytes] | None = None,
+    depends: Sequence[str] = (),
+    subdir: str = SUBDIR,
+    tree: Path | None = None,
+) -> Path:
+    """Makes a package with these files, or with all that is in `tree`, in the folder, and returns it."""
+    scratch = folder / f"{name}-{version}-{build}.files"
+    if tree is None:
+        for path, data in (files or {"share/small.txt": b"small\n"}).items():
+            target = scratch / path
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+    made = assemble_package(
+        name,
+        version,
+        subdir,
+        build,
+        folder,
+        files_dir=tree or scratch,
+        depends=list(depends),
+        compression_level=1,
+        noarch="generic" if subdir == "noarch" else None,
+        detect_prefix=False,
+    )
+    if tree is None:
+        shutil.rmtree(scratch)
+    return Path(made.path)
+
+
+def make_stand_ins(folder: Path, python: Path) -> list[Path]:
+    """Makes every stand-in; `python` is an interpreter that has the packages of `PURE_PYTHON` installed."""
+    made = [_python(folder), *(make(folder, name, version, _build(name)) for name, version in EMPTY.items())]
+    for name, package in PURE_PYTHON.items():
+        tree = folder / f"{name}.tree"
+        version = _installed(python, package, tree / f"lib/python{VERSION}/site-packages")
+        made.append(make(folder, name, version, "0", tree=tree, depends=REQUIRES.get(name, [])))
+        shutil.rmtree(tree)
+    return made
+
+
+def _build(name: str) -> str:
+    return f"0_{ABI}" if name == "python_abi" else "0"
+
+
+def _python(folder: Path) -> Path:
+    tree = folder / "python.tree"
+    (tree / "bin").mkdir(parents=True)
+    (tree / "bin/python").symlink_to(sys.base_prefix + f"/bin/python{VERSION}")
+    (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
+    made = make(folder, "python", platform.python_version(), f"0_{ABI}", tree=tree)
+    shutil.rmtree(tree)
+    return made
+
+
+_FILES = """
+import importlib.metadata, sys
+package = importlib.metadata.distribution(sys.argv[1])
+print(package.version)
+print(package.locate_file(""))
+for file in package.files:
+    print(file)
+"""
+
+
+def _installed(python: Path, package: str, target: Path) -> str:
+    """Copies what pip installed of a package; returns its version."""
+    done = subprocess.run([python, "-c", _FILES, package], capture_output=True, text=True, check=True)
+    version, source, *files = done.stdout.splitlines()
+    for file in files:
+        if not file.startswith("..") and "__pycache__" not in file:
+            (target / file).parent.mkdir(parents=True, exist_ok=True)
+            shutil.copyfile(Path(source) / file, target / file)
+    return version

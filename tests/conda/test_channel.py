@@ -1,0 +1,301 @@
+"""A channel in a folder: what is published, what is refused, and that it is valid at every moment."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import zstandard
+
+from lmsbuild import channel, channel_check, paths
+from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, OutputNotWritable, PackageConflict, WrongSubdir
+from stand_ins import SUBDIR, make
+
+RECIPES = paths.recipes_folder()
+NOBODY = 65534
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "channel"
+
+
+def contents(folder: Path) -> dict[str, str]:
+    """A hash of every file in the channel that a client can ask for, by name."""
+    files = (path for path in sorted(folder.rglob("*")) if path.is_file() and not path.name.startswith("."))
+    return {path.relative_to(folder).as_posix(): hashlib.sha256(path.read_bytes()).hexdigest() for path in files}
+
+
+def test_publish_writes_an_index_that_describes_each_package(folder: Path, tmp_path: Path) -> None:
+    first = make(tmp_path, "one", depends=["two >=1.0"])
+    second = make(tmp_path, "two", subdir="noarch")
+    done = channel.publish(folder, [first, second])
+    assert sorted(done.added) == [f"{SUBDIR}/{first.name}", f"noarch/{second.name}"]
+    index = json.loads((folder / SUBDIR / "repodata.json").read_bytes())
+    assert index["info"] == {"subdir": SUBDIR}
+    record = index["packages.conda"][first.name]
+    data = first.read_bytes()
+    assert record["sha256"] == hashlib.sha256(data).hexdigest()
+    assert record["md5"] == hashlib.md5(data).hexdigest()
+    assert (record["size"], record["depends"], record["name"]) == (len(data), ["two >=1.0"], "one")
+    for name in ("repodata.json", "run_exports.json"):
+        packed = (folder / SUBDIR / f"{name}.zst").read_bytes()
+        assert zstandard.decompress(packed) == (folder / SUBDIR / name).read_bytes()
+    exports = json.loads((folder / SUBDIR / "run_exports.json").read_bytes())
+    assert exports["packages.conda"] == {first.name: {"run_exports": {}}}
+    assert channel_check.check(folder, RECIPES) == 2
+
+
+def test_every_channel_has_noarch(folder: Path, tmp_path: Path) -> None:
+    channel.publish(folder, [make(tmp_path)])
+    assert json.loads((folder / "noarch/repodata.json").read_bytes())["packages.conda"] == {}
+
+
+def test_what_did_not_change_is_not_read_again(folder: Path, tmp_path: Path) -> None:
+    channel.publish(folder, [make(tmp_path, build=str(number)) for number in range(3)])
+    before = contents(folder)
+    assert channel.publish(folder, []) == channel.Published((), 3, 0)
+    assert contents(folder) == before
+    assert channel.publish(folder, [make(tmp_path, "other")]).hashed == 1
+
+
+def test_a_package_whose_date_alone_changed_is_the_same(folder: Path, tmp_path: Path) -> None:
+    package = make(tmp_path)
+    channel.publish(folder, [package])
+    os.utime(folder / SUBDIR / package.name, ns=(1, 1))
+    assert channel.publish(folder, []).hashed == 1
+    assert channel.publish(folder, []).hashed == 0
+
+
+def test_publishing_again_changes_nothing(folder: Path, tmp_path: Path) -> None:
+    package = make(tmp_path)
+    channel.publish(folder, [package])
+    before = contents(folder)
+    assert channel.publish(folder, [package]).added == ()
+    assert contents(folder) == before
+
+
+def test_packages_that_were_copied_into_the_folder_are_indexed(folder: Path, tmp_path: Path) -> None:
+    channel.publish(folder, [make(tmp_path)])
+    package = make(folder / SUBDIR, "copied")
+    assert channel.publish(folder, []).added == (f"{SUBDIR}/{package.name}",)
+    assert channel.publish(folder, [package]).added == ()
+    assert channel_check.check(folder, RECIPES) == 2
+
+
+def test_nothing_leaves_a_channel(folder: Path, tmp_path: Path) -> None:
+    package = make(tmp_path)
+    channel.publish(folder, [package])
+    (folder / SUBDIR / package.name).unlink()
+    before = contents(folder)
+    with pytest.raises(BadChannel, match="put it back, since users may have locked it"):
+        channel.publish(folder, [make(tmp_path, "other")])
+    assert contents(folder) == before
+
+
+@pytest.mark.parametrize("kept", [0, 100, -20])
+def test_truncated_package(folder: Path, tmp_path: Path, kept: int) -> None:
+    channel.publish(folder, [make(tmp_path, "sound")])
+    package = make(tmp_path)
+    package.write_bytes(package.read_bytes()[:kept])
+    before = contents(folder)
+    with pytest.raises(DamagedPackage, match="truncated"):
+        channel.publish(folder, [make(tmp_path, "other"), package])
+    assert contents(folder) == before
+
+
+def test_corrupt_package(folder: Path, tmp_path: Path) -> None:
+    package = make(tmp_path, files={"share/data": os.urandom(100_000)})
+    data = bytearray(package.read_bytes())
+    data[len(data) // 2] ^= 1
+    package.write_bytes(data)
+    with pytest.raises(DamagedPackage, match="damaged"):
+        channel.publish(folder, [package])
+    assert not list(folder.glob("linux-*/*.conda"))
+
+
+def test_no_package_at_all(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile):
+        channel.publish(folder, [tmp_path / "none-1-0.conda"])
+    misnamed = make(tmp_path).rename(tmp_path / "other-1.0-0.conda")
+    with pytest.raises(DamagedPackage, match="says that it is small-1.0-0"):
+        channel.publish(folder, [misnamed])
+    stray = tmp_path / "stray.conda"
+    stray.write_bytes(b"")
+    with pytest.raises(DamagedPackage, match="not the name of a conda package"):
+        channel.publish(folder, [stray])
+
+
+def test_same_name_with_other_contents(folder: Path, tmp_path: Path) -> None:
+    channel.publish(folder, [make(tmp_path / "first")])
+    other = make(tmp_path / "second", files={"share/small.txt": b"other\n"})
+    before = contents(folder)
+    with pytest.raises(PackageConflict, match="another build number"):
+        channel.publish(folder, [other])
+    shutil.copyfile(other, folder / SUBDIR / other.name)
+    with pytest.raises(PackageConflict, match="not the one that was published"):
+        channel.publish(folder, [])
+    assert contents(folder)[f"{SUBDIR}/repodata.json"] == before[f"{SUBDIR}/repodata.json"]
+    with pytest.raises(BadChannel, match="the index says"):
+        channel_check.check(folder, RECIPES)
+
+
+def test_wrong_subdir(folder: Path, tmp_path: Path) -> None:
+    wrong = tmp_path / "linux-ppc64le"
+    wrong.mkdir()
+    package = make(tmp_path, subdir="linux-aarch64").rename(wrong / "small-1.0-0.conda")
+    with pytest.raises(WrongSubdir, match="is for linux-aarch64, but lies in linux-ppc64le"):
+        channel.publish(folder, [package])
+    with pytest.raises(WrongSubdir, match="for Linux only"):
+        channel.publish(folder, [make(tmp_path / "mac", subdir="osx-arm64")])
+    channel.publish(folder, [])
+    (folder / SUBDIR).mkdir(exist_ok=True)
+    shutil.copyfile(package, folder / SUBDIR / package.name)
+    with pytest.raises(WrongSubdir, match="move it there"):
+        channel.publish(folder, [])
+
+
+def test_two_runs_take_turns(folder: Path, tmp_path: Path) -> None:
+    packages = [make(tmp_path, f"p{number}") for number in range(6)]
+    words = [sys.executable, "-m", "lmsbuild", "channel", "publish", folder]
+    runs = [subprocess.Popen([*words, *packages[start::2]], stdout=subprocess.PIPE, text=True) for start in (0, 1)]
+    printed = [line for run in runs for line in run.communicate(timeout=60)[0].splitlines()]
+    assert [run.returncode for run in runs] == [0, 0]
+    assert sorted(printed) == sorted(f"{SUBDIR}/{package.name}" for package in packages)
+    assert channel_check.check(folder, RECIPES) == 6
+
+
+STOP = """
+import os, signal, sys
+from pathlib import Path
+from lmsbuild import channel
+after, folder, *packages = sys.argv[1:]
+replace, calls = os.replace, []
+def stopped(source, target):
+    calls.append(target)
+    if len(calls) > int(after):
+        os.kill(os.getpid(), signal.SIGKILL)
+    replace(source, target)
+os.replace = stopped
+channel.publish(Path(folder), map(Path, packages))
+print(len(calls))
+"""
+
+
+def test_killed_before_each_rename_the_channel_stays_valid(folder: Path, tmp_path: Path) -> None:
+    """The renames are all that a client can see."""
+    channel.publish(folder, [make(tmp_path, "old")])
+    packages = [make(tmp_path, "new", files={"share/data": b"x" * 1000}), make(tmp_path, "noarch", subdir="noarch")]
+    for after in range(50):
+        copy = tmp_path / f"copy-{after}"
+        shutil.copytree(folder, copy)
+        words = [sys.executable, "-c", STOP, str(after), copy, *packages]
+        code = subprocess.run(words, check=False, timeout=60, capture_output=True).returncode
+        for subdir in (SUBDIR, "noarch"):
+            for name, record in channel.read_index(copy / subdir).items():
+                assert channel.digest(copy / subdir / name).sha256 == record["sha256"]
+            channel.unpacked_index((copy / subdir / "repodata.json.zst").read_bytes())
+        assert "old-1.0-0.conda" in channel.read_index(copy / SUBDIR)
+        if code == 0:
+            break
+        assert code == -signal.SIGKILL
+        channel.publish(copy, packages)
+        assert channel_check.check(copy, RECIPES) == 3
+        assert not list(copy.rglob(".lmsbuild-*conda*"))
+    assert code == 0 and after >= 10
+
+
+@pytest.fixture
+def read_only() -> Iterator[Path]:
+    """A folder that this process may not write to, whoever runs it, while it is somebody else."""
+    folder = Path(tempfile.mkdtemp())
+    folder.chmod(0o755)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_read_only_channel(read_only: Path, tmp_path: Path) -> None:
+    package = make(read_only / "new", "new")
+    channel.publish(read_only / "channel", [make(tmp_path)])
+    before = contents(read_only / "channel")
+    owner = os.geteuid()
+    if owner == 0:
+        os.seteuid(NOBODY)  # for whom the permissions count
+    else:
+        for place in (read_only / "channel").rglob("*"):
+            place.chmod(0o555)
+    try:
+        with pytest.raises(OutputNotWritable, match="cannot write to the channel"):
+            channel.publish(read_only / "channel", [package])
+    finally:
+        if owner == 0:
+            os.seteuid(owner)
+        else:
+            for place in (read_only / "channel").rglob("*"):
+                place.chmod(0o755)
+    assert contents(read_only / "channel") == before
+
+
+def test_check_finds_what_was_changed(folder: Path, tmp_path: Path) -> None:
+    package = make(tmp_path, "one")
+    channel.publish(folder, [package, make(tmp_path, "two", depends=["one >=2.0", "elsewhere"])])
+    with pytest.raises(BadChannel, match=r"requires 'one >=2.0', of which the channel has only 1.0 0"):
+        channel_check.check(folder, RECIPES)
+    channel.publish(folder, [make(tmp_path, "one", "2.1")])
+    assert channel_check.check(folder, RECIPES) == 3
+    (folder / SUBDIR / "repodata.json.zst").write_bytes(zstandard.compress(b"{}"))
+    with pytest.raises(BadChannel, match=r"repodata.json.zst is not what repodata.json says"):
+        channel_check.check(folder, RECIPES)
+    (folder / SUBDIR / package.name).unlink()
+    with pytest.raises(BadChannel, match="the file is missing"):
+        channel_check.check(folder, RECIPES)
+
+
+def test_check_of_no_channel(tmp_path: Path) -> None:
+    with pytest.raises(BadChannel, match="is no channel"):
+        channel_check.check(tmp_path, RECIPES)
+
+
+def test_damaged_index(folder: Path, tmp_path: Path) -> None:
+    channel.publish(folder, [make(tmp_path)])
+    (folder / SUBDIR / "repodata.json").write_text("{")
+    with pytest.raises(BadChannel, match="cannot be read"):
+        channel.publish(folder, [])
+
+
+@pytest.mark.parametrize(
+    ("words", "fault"),
+    [
+        (["-Wl,-rpath,$ORIGIN/../lib"], None),
+        (["-Wl,-rpath,/opt/cuda/lib64"], "looks for libraries in /opt/cuda/lib64, outside the environment"),
+        (["-Wl,-rpath,$ORIGIN/../../lib"], "outside the environment"),
+    ],
+)
+def test_check_of_library_paths(folder: Path, tmp_path: Path, words: list[str], fault: str | None) -> None:
+    library = tmp_path / "libsmall.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "/dev/null", *words, "-o", library], check=True)
+    channel.publish(folder, [make(tmp_path, files={"lib/libsmall.so": library.read_bytes()})])
+    if fault is None:
+        assert channel_check.check(folder, RECIPES) == 1
+    else:
+        with pytest.raises(BadChannel, match=fault):
+            channel_check.check(folder, RECIPES)
+
+
+def test_check_of_machines(folder: Path, tmp_path: Path) -> None:
+    library = tmp_path / "libsmall.so"
+    subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "/dev/null", "-o", library], check=True)
+    other = "linux-ppc64le" if SUBDIR != "linux-ppc64le" else "linux-64"
+    for subdir in (other, "noarch"):
+        channel.publish(folder / subdir, [make(tmp_path, files={"lib/l.so": library.read_bytes()}, subdir=subdir)])
+        with pytest.raises(BadChannel, match="lib/l.so is for EM_"):
+            channel_check.check(folder / subdir, RECIPES)

@@ -1,0 +1,148 @@
+"""Packages for machines other than this one: the official aarch64 wheel, and a ppc64le base that somebody else packaged.
+
+Needs cross-compilers: Debian's packages g++-powerpc64le-linux-gnu and g++-aarch64-linux-gnu.
+"""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+import synthetic
+from lmsbuild import channel, channel_check, conda, conda_archive, conda_base, graft, paths, runpath
+from lmsbuild.errors import NoCompiler, WrongPlatform, WrongVersion
+from lmsbuild.platforms import Platform, find_platform, target_on
+from stand_ins import VERSION, make
+from workshop import Workshop
+
+RECIPES = paths.recipes_folder()
+PACKAGES = f"lib/python{VERSION}/site-packages"
+TAG = "v2.6.0"  # whose official wheel for aarch64 is small
+
+
+def platform(name: str) -> Platform:
+    found = find_platform(RECIPES, name)
+    if not shutil.which(found.compiler):
+        pytest.skip(f"needs {found.compiler}, of the Debian package {found.package}")
+    return found
+
+
+def elves(package: Path) -> dict[str, runpath.Elf]:
+    """What every ELF file in the package tells the loader, by its name."""
+    found = {}
+    for member in conda_archive.members(package):
+        if member.file and ".so" in member.name:
+            elf = runpath.read(io.BytesIO(member.file.read()), member.name)
+            if elf:
+                found[member.name.removeprefix(f"{PACKAGES}/")] = elf
+    return found
+
+
+def test_aarch64(tmp_path: Path) -> None:
+    platform("aarch64")
+    words = [sys.executable, "-m", "lmsbuild", "conda", "pytorch", TAG, "--platform", "linux-aarch64", "--level", "1"]
+    done = subprocess.run([*words, "--output", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    package = Path(done.stdout.strip())
+    assert package.parent == tmp_path / "linux-aarch64"
+    (wheel,) = tmp_path.glob("*_aarch64.whl")
+    wheel.unlink()
+    found = elves(package)
+    assert found["torch/lib/libtorch_lms.so"].runpath == ("$ORIGIN",)
+    assert {elf.machine for elf in found.values()} == {"EM_AARCH64"}
+    channel.publish(tmp_path / "channel", [package])
+    assert channel_check.check(tmp_path / "channel", RECIPES) == 1
+    shutil.rmtree(tmp_path / "channel")
+
+
+@pytest.fixture
+def base(tmp_path: Path) -> Path:
+    """A package as a community builds them, with small libraries for ppc64le."""
+    compiler = platform("ppc64le").compiler
+    libraries = {}
+    for name, text in {
+        "c10": "#include <string>\nstd::string c10_name() { return std::string(64, 'c'); }\n",
+        "torch_cpu": 'namespace at { __attribute__((visibility("default"))) int answer() { return 42; } }\n',
+    }.items():
+        target = tmp_path / f"lib{name}.so"
+        words = [
+            compiler,
+            "-shared",
+            "-fPIC",
+            "-O1",
+            "-x",
+            "c++",
+            "-",
+            "-Wl,-rpath,/opt/build/host/lib64",
+            "-o",
+            target,
+        ]
+        subprocess.run(words, input=text.encode(), check=True)
+        libraries[f"torch/lib/lib{name}.so"] = target.read_bytes()
+    files = {f"{PACKAGES}/{name}": member.data for name, member in synthetic.members(libraries).items()}
+    files[f"{PACKAGES}/{synthetic.DIST_INFO}/RECORD"] = b"old,,\n"
+    files[f"{PACKAGES}/torch/__pycache__/x.pyc"] = b"x"
+    files["bin/other"] = b"x"
+    return make(tmp_path, "pytorch", "2.13.0", "cuda9.2_py36_1", files=files, subdir="linux-ppc64le")
+
+
+def test_ppc64le_from_a_package(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    power = platform("ppc64le")
+    monkeypatch.setenv("CXX", power.compiler)
+    official = tmp_path / "official"
+    official.mkdir()
+    small = synthetic.write_wheel(official / synthetic.wheel_name(), synthetic.members(synthetic.libraries(official)))
+    made = Workshop(tmp_path, small, synthetic.write_sources(tmp_path / "patches"))
+    made.generate()
+    wheel = conda_base.as_wheel(base, "torch", "2.13.0", power, tmp_path)
+    options = made.options(base_wheel=wheel)
+    options = graft.Options(**{**vars(options), "target": target_on(power, None)})
+    patched = graft.build(options)
+    with zipfile.ZipFile(patched) as archive:
+        assert not [name for name in archive.namelist() if "__pycache__" in name]
+    package = conda.build(conda.Options(patched, RECIPES, tmp_path / "dist", (), test=True, level=1))
+    assert package.parent.name == "linux-ppc64le"
+    found = elves(package)
+    assert found["torch/lib/libtorch_lms.so"].runpath == ("$ORIGIN",)
+    assert found["torch/lib/libc10.so"].runpath == ("$ORIGIN/../../../..",)
+    assert {elf.machine for elf in found.values()} == {"EM_PPC64"}
+    channel.publish(tmp_path / "channel", [package])
+    assert channel_check.check(tmp_path / "channel", RECIPES) == 1
+
+
+def test_base_of_another_version_or_machine(base: Path, tmp_path: Path) -> None:
+    with pytest.raises(WrongVersion, match=r"is version 2.13.0, but 2.6.0 is needed"):
+        conda_base.as_wheel(base, "torch", "2.6.0", platform("ppc64le"), tmp_path)
+    with pytest.raises(WrongPlatform, match="is for linux-ppc64le, not for linux-aarch64"):
+        conda_base.as_wheel(base, "torch", "2.13.0", platform("aarch64"), tmp_path)
+    words = [sys.executable, "-m", "lmsbuild", "conda", "pytorch", TAG, "--base", base, "--output", tmp_path / "out"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, "2.6.0 is needed" in done.stderr) == (WrongVersion.exit_code, True)
+    assert not list((tmp_path / "out").iterdir())
+
+
+def test_base_without_the_framework(tmp_path: Path) -> None:
+    split = make(tmp_path, "pytorch", "2.13.0", "0", files={"lib/libtorch.so": b"x"}, subdir="linux-ppc64le")
+    with pytest.raises(WrongVersion, match="does not hold what pip installs of torch 2.13.0"):
+        conda_base.as_wheel(split, "torch", "2.13.0", find_platform(RECIPES, "ppc64le"), tmp_path)
+
+
+def test_base_wheel_for_another_machine(tmp_path: Path) -> None:
+    wheel = tmp_path / f"torch-2.6.0-cp3{VERSION[2:]}-cp3{VERSION[2:]}-manylinux_2_28_aarch64.whl"
+    synthetic.write_wheel(wheel, {f"{synthetic.DIST_INFO}/METADATA": synthetic.Member(b"")})
+    words = [sys.executable, "-m", "lmsbuild", "conda", "pytorch", TAG, "--base", wheel, "--output", tmp_path / "out"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, "manylinux_2_28_aarch64" in done.stderr) == (WrongPlatform.exit_code, True)
+
+
+def test_no_compiler_for_the_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    monkeypatch.delenv("CXX", raising=False)
+    with pytest.raises(NoCompiler, match="apt-get install g\\+\\+-powerpc64le-linux-gnu"):
+        target_on(find_platform(RECIPES, "ppc64le"), None)

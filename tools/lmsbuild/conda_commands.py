@@ -1,0 +1,121 @@
+"""The commands for conda packages and channels."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from pathlib import Path
+
+import click
+
+from lmsbuild import catalogue, channel, channel_check, conda, conda_base, graft, paths, report
+from lmsbuild.errors import WrongVersion, disk_failures
+from lmsbuild.platforms import Platform, find_platform, target_on
+from lmsbuild.target import target_for
+from lmsbuild.wheel import parse_name
+from lmsbuild.workspace import workspace
+
+_FILE = click.Path(path_type=Path, dir_okay=False)
+_FOLDER = click.Path(path_type=Path)
+_verbose = click.option("-v", "--verbose", is_flag=True, help="Show every command that runs.")
+
+
+@click.group(name="conda")
+def conda_group() -> None:
+    """Build conda packages with Large Model Support."""
+
+
+@conda_group.command(name="pytorch")
+@click.argument("tag")
+@click.option("--wheel", type=_FILE, help="A patched wheel of TAG; without it, one is built.")
+@click.option("--python", help="Interpreter to build for, such as 3.12; without it, the running one.")
+@click.option("--platform", help="Platform to build for, such as linux-aarch64; without it, this machine's.")
+@click.option("--base", type=_FILE, help="A wheel or conda package without LMS; without it, pip fetches a wheel.")
+@click.option(
+    "--channel",
+    "channels",
+    multiple=True,
+    default=("conda-forge",),
+    show_default=True,
+    help="Where what the package requires comes from, for the tests inside it; may be given again.",
+)
+@click.option("--test/--no-test", default=True, show_default=True, help="Run the package's tests in an environment.")
+@click.option("--level", type=click.IntRange(1, 22), default=conda.LEVEL, show_default=True, help="Of compression.")
+@click.option("--prepare", type=_FOLDER, help="Only write what the recipe needs into this new folder.")
+@click.option("--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for wheel and package.")
+@_verbose
+def pytorch_package(
+    tag: str,
+    wheel: Path | None,
+    python: str | None,
+    platform: str | None,
+    base: Path | None,
+    channels: tuple[str, ...],
+    test: bool,
+    level: int,
+    prepare: Path | None,
+    output: Path,
+    verbose: bool,
+) -> None:
+    """Build the conda package `pytorch` of TAG, such as v2.13.0, out of its patched wheel."""
+    report.configure(verbose=verbose)
+    patches, recipes = paths.patches_folder(), paths.recipes_folder()
+    found = catalogue.find_tag(patches, tag, "pytorch")
+    if wheel is None:
+        where = find_platform(recipes, platform or target_for(python).machine)
+        wheel = _build_wheel(found, where, python, base, output)
+    name = parse_name(wheel)
+    if (name.package, name.version.public) != (found.package, found.version):
+        raise WrongVersion(f"{wheel.name} is {name.package} {name.version}, but {found.name} needs {found.version}")
+    if prepare is not None:
+        click.echo(conda.prepare(wheel, recipes, prepare))
+        return
+    threads = os.cpu_count() or 1
+    click.echo(conda.build(conda.Options(wheel, recipes, output, channels, test, level, threads)))
+
+
+def _build_wheel(tag: catalogue.Tag, where: Platform, python: str | None, base: Path | None, output: Path) -> Path:
+    with ExitStack() as stack:
+        if base and conda_base.is_package(base):
+            with disk_failures(output):
+                scratch = stack.enter_context(workspace(output))
+                report.stage("base package")
+                base = conda_base.as_wheel(base, tag.package, tag.version, where, scratch)
+        return graft.build(
+            graft.Options(
+                tag=tag,
+                target=target_on(where, python),
+                patches=paths.patches_folder(),
+                cache=paths.cache_folder(),
+                output=output,
+                base_wheel=base,
+            )
+        )
+
+
+@click.group(name="channel")
+def channel_group() -> None:
+    """Publish conda packages in a folder, and check what was published."""
+
+
+@channel_group.command(name="publish")
+@click.argument("channel_folder", metavar="DIR", type=_FOLDER)
+@click.argument("packages", nargs=-1, type=_FILE)
+@_verbose
+def publish_packages(channel_folder: Path, packages: tuple[Path, ...], verbose: bool) -> None:
+    """Add PACKAGES to the channel in DIR, and index it."""
+    report.configure(verbose=verbose)
+    done = channel.publish(channel_folder, packages)
+    for name in done.added:
+        click.echo(name)
+    report.note(f"{len(done.added)} added, {done.known} there before, {done.hashed} files read")
+
+
+@channel_group.command(name="check")
+@click.argument("channel_folder", metavar="DIR", type=_FOLDER)
+@_verbose
+def check_channel(channel_folder: Path, verbose: bool) -> None:
+    """Check every hash of the channel in DIR, every dependency that it can satisfy, every ELF file."""
+    report.configure(verbose=verbose)
+    count = channel_check.check(channel_folder, paths.recipes_folder())
+    click.echo(f"{channel_folder}: {count} packages, all as the index says")
