@@ -10,8 +10,24 @@ from typing import NoReturn
 
 import click
 
-from lmsbuild import catalogue, command, doctor, graft, paths, report, series, trial
-from lmsbuild.errors import Failure, NoSuchFile, StalePatch, disk_failures
+from lmsbuild import (
+    add_tag,
+    catalogue,
+    check_tags,
+    command,
+    doctor,
+    full,
+    graft,
+    paths,
+    plan,
+    report,
+    rows,
+    series,
+    source,
+    trial,
+)
+from lmsbuild.conda_commands import channel_group, conda_group
+from lmsbuild.errors import AlreadyApplied, ChecksFailed, Failure, NoSuchFile, StalePatch, disk_failures
 from lmsbuild.patch import apply_to_checkout, read_patch
 from lmsbuild.target import target_for
 
@@ -19,6 +35,12 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
 _verbose = click.option("-v", "--verbose", is_flag=True, help="Show every command that runs.")
 _base_wheel = click.option("--base-wheel", type=_FILE, help="An official wheel; without it, pip fetches one.")
+_source = click.option(
+    "--source",
+    "source_",
+    metavar="DIR|URL",
+    help="A clone, a bundle or a mirror to take instead of upstream's repository.",
+)
 
 
 class _Commands(click.Group):
@@ -43,18 +65,49 @@ def cli() -> None:
 @click.option("--python", help="Interpreter to build for, such as 3.12; without it, the running one.")
 @_base_wheel
 @click.option("--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for the wheel.")
+@click.option(
+    "--mode",
+    type=click.Choice(["graft", "full"]),
+    default="graft",
+    show_default=True,
+    help="Patch the official wheel, in a minute, or run the framework's own build, for hours.",
+)
+@_source
+@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; without it, as many as memory allows.")
+@click.option("--resume", is_flag=True, help="Go on with a full build that did not end.")
+@click.option("--dry-run", is_flag=True, help="Print the commands of a full build, to be run by hand.")
 @_verbose
-def pytorch(tag: str, python: str | None, base_wheel: Path | None, output: Path, verbose: bool) -> None:
+def pytorch(
+    tag: str,
+    python: str | None,
+    base_wheel: Path | None,
+    output: Path,
+    mode: str,
+    source_: str | None,
+    jobs: int | None,
+    resume: bool,
+    dry_run: bool,
+    verbose: bool,
+) -> None:
     """Build a PyTorch wheel of TAG, such as v2.13.0, with Large Model Support."""
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
+    found, cache = catalogue.find_tag(patches, tag, "pytorch"), paths.cache_folder()
+    if mode == "full":
+        if base_wheel:
+            raise click.UsageError("--mode full builds from source: it takes no --base-wheel")
+        planned = plan.make(plan.Options(found, patches, cache, output, python, source_, jobs))
+        if dry_run:
+            for lacking in plan.missing(planned):
+                report.note(f"missing: {lacking}")
+            click.echo("\n".join(plan.lines(planned)))
+        else:
+            click.echo(full.build(planned, resume=resume))
+        return
+    if source_ or jobs or resume or dry_run:
+        raise click.UsageError("--source, --jobs, --resume and --dry-run are for --mode full; a graft needs no source")
     options = graft.Options(
-        tag=catalogue.find_tag(patches, tag, "pytorch"),
-        target=target_for(python),
-        patches=patches,
-        cache=paths.cache_folder(),
-        output=output,
-        base_wheel=base_wheel,
+        tag=found, target=target_for(python), patches=patches, cache=cache, output=output, base_wheel=base_wheel
     )
     click.echo(graft.build(options))
 
@@ -69,40 +122,73 @@ def list_tags() -> None:
         click.echo(f"  official wheels known for {', '.join(tag.interpreters)}")
 
 
-@cli.command()
+@cli.command(name="source")
 @click.argument("tag")
 @click.argument("tree", type=_FOLDER)
+@_source
+@click.option("--whole", is_flag=True, help="Everything, with submodules; without it, what applying the patch needs.")
 @_verbose
-def patch(tag: str, tree: Path, verbose: bool) -> None:
-    """Apply the patch of TAG to the git checkout TREE."""
-    report.configure(verbose=verbose)
-    patches = paths.patches_folder()
-    found = read_patch(patches / catalogue.find_tag(patches, tag).patch_name)
-    count = apply_to_checkout(found, tree)
-    click.echo(f"{tree}: {count} commits on top of {tag}")
-
-
-@cli.command()
-@click.argument("tag")
-@_base_wheel
-@click.option("--check", is_flag=True, help="Write nothing; fail when the committed patch is not current.")
-@_verbose
-def generate(tag: str, base_wheel: Path | None, check: bool, verbose: bool) -> None:
-    """Make the .patch file of TAG from its sources."""
+def get_source(tag: str, tree: Path, source_: str | None, whole: bool, verbose: bool) -> None:
+    """Make the git checkout TREE of upstream's source at TAG, and verify it."""
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     found = catalogue.find_tag(patches, tag)
+    options = source.Options(found, patches, paths.cache_folder(), tree, source=source_, whole=whole)
+    click.echo(f"{tree}: {source.obtain(options)}")
+
+
+@cli.command()
+@click.argument("tag")
+@click.argument("tree", type=_FOLDER)
+@click.option("--idempotent", is_flag=True, help="Succeed when the patch is applied already.")
+@_verbose
+def patch(tag: str, tree: Path, idempotent: bool, verbose: bool) -> None:
+    """Apply the patch of TAG to the git checkout TREE."""
+    report.configure(verbose=verbose)
+    patches = paths.patches_folder()
+    known = catalogue.find_tag(patches, tag)
+    found = read_patch(patches / known.patch_name)
+    try:
+        count = apply_to_checkout(found, tree, known, catalogue.tags(patches))
+    except AlreadyApplied as error:
+        if not idempotent:
+            raise
+        click.echo(error)
+    else:
+        click.echo(f"{tree}: {count} commits on top of {known.name}")
+
+
+@cli.command()
+@click.argument("tags", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Make those of every tag that there is.")
+@_base_wheel
+@click.option("--check", is_flag=True, help="Write nothing; fail when the committed patch is not current.")
+@_verbose
+def generate(tags: tuple[str, ...], every: bool, base_wheel: Path | None, check: bool, verbose: bool) -> None:
+    """Make the .patch files of TAGS from their sources."""
+    report.configure(verbose=verbose)
+    if base_wheel and len(tags) != 1:
+        raise click.UsageError("--base-wheel goes with one tag.")
+    patches = paths.patches_folder()
     cache = paths.cache_folder()
-    with disk_failures(cache):
-        originals = graft.originals(found, cache, base_wheel)
-    generated = series.generate(patches, found, originals)
-    target = patches / found.patch_name
-    if not check:
-        with disk_failures(target):
-            target.write_bytes(generated)
-        click.echo(target)
-    elif not target.is_file() or target.read_bytes() != generated:
-        raise StalePatch(f"{target.name} is not what its sources generate: run `lmsbuild generate {found.name}`")
+    for tag in _chosen(patches, tags, every):
+        with disk_failures(cache):
+            originals = graft.originals(tag, cache, base_wheel)
+        generated = series.generate(patches, tag, originals)
+        target = patches / tag.patch_name
+        if not check:
+            with disk_failures(target):
+                rows.replace_file(target, generated)
+            click.echo(target)
+        elif not target.is_file() or target.read_bytes() != generated:
+            raise StalePatch(f"{target.name} is not what its sources generate: run `lmsbuild generate {tag.name}`")
+
+
+def _chosen(patches: Path, names: tuple[str, ...], every: bool) -> list[catalogue.Tag]:
+    """The tags of these names, or every tag."""
+    if bool(names) == every:
+        raise click.UsageError("Name tags, or give --all.")
+    return catalogue.tags(patches) if every else [catalogue.find_tag(patches, name) for name in names]
 
 
 @cli.command(name="try")
@@ -110,14 +196,79 @@ def generate(tag: str, base_wheel: Path | None, check: bool, verbose: bool) -> N
 @click.option("--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for the picture.")
 @click.option("--model", default="transformer", show_default=True, help="Which of the models to train.")
 @click.option("--steps", type=click.IntRange(min=1), default=8, show_default=True, help="Steps to train.")
+@click.option("--python", type=_FILE, help="The interpreter that the wheel is for; without it, the running one.")
 @_verbose
-def try_wheel(wheel: Path, output: Path, model: str, steps: int, verbose: bool) -> None:
+def try_wheel(wheel: Path, output: Path, model: str, steps: int, python: Path | None, verbose: bool) -> None:
     """Train a model three times its memory limit with the patched WHEEL, and compare with an unlimited run."""
     report.configure(verbose=verbose)
     if not wheel.is_file():
         raise NoSuchFile(f"there is no file {wheel}: build one with `lmsbuild pytorch`")
     with disk_failures(output):
-        click.echo(trial.run(wheel, output, model, steps))
+        click.echo(trial.run(wheel, output, model, steps, python))
+
+
+@cli.group(name="tag")
+def tag_group() -> None:
+    """Add tags to the catalogue, and check those that it has."""
+
+
+@tag_group.command(name="add")
+@click.argument("framework")
+@click.argument("tags", nargs=-1, required=True)
+@click.option("--python", help="Interpreter whose wheel is read and tried, such as 3.12; without it, the running one.")
+@click.option("--update", is_flag=True, help="Read a tag anew that is in the catalogue already.")
+@_base_wheel
+@_verbose
+def add(
+    framework: str, tags: tuple[str, ...], python: str | None, update: bool, base_wheel: Path | None, verbose: bool
+) -> None:
+    """Add TAGS, such as v2.16.0, to the catalogue of FRAMEWORK, with their patches.
+
+    What there is to know is read off the release's official wheel. Before anything is written, the patched wheel is built,
+    and a model trained with it. Several tags share the environment for that, so that less is downloaded.
+    """
+    report.configure(verbose=verbose)
+    patches = paths.patches_folder()
+    catalogue.check_framework(patches, framework)
+    if base_wheel and len(tags) != 1:
+        raise click.UsageError("--base-wheel goes with one tag.")
+    target = target_for(python)
+    options = add_tag.Options(
+        framework=framework,
+        names=tuple(tag if tag.startswith("v") else f"v{tag}" for tag in tags),
+        target=target,
+        interpreter=None if target.is_running else trial.find_interpreter(target.python),
+        patches=patches,
+        cache=paths.cache_folder(),
+        base_wheel=base_wheel,
+        update=update,
+    )
+    for said in add_tag.add(options):
+        click.echo(said)
+
+
+@tag_group.command(name="check")
+@click.argument("tags", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Check every tag that there is.")
+@click.option("--smoke", is_flag=True, help="Also install each patched wheel and train a model with it.")
+@click.option("--table", type=_FILE, help="Write the results to this file; with --all it is docs/tags.md.")
+@_verbose
+def check(tags: tuple[str, ...], every: bool, smoke: bool, table: Path | None, verbose: bool) -> None:
+    """Compile and link the graft of each of TAGS against its official wheel, and make all checks of a build."""
+    report.configure(verbose=verbose)
+    patches = paths.patches_folder()
+    chosen = _chosen(patches, tags, every)
+    cache = paths.cache_folder()
+    with disk_failures(cache):
+        results = check_tags.check(chosen, patches, cache, smoke)
+    page = check_tags.table(results)
+    if table:
+        with disk_failures(table):
+            table.write_text(page)
+    else:
+        click.echo(page, nl=False)
+    if failed := [result.tag.name for result in results if result.failure]:
+        raise ChecksFailed(f"{len(failed)} of {len(results)} tags failed: {', '.join(failed)}")
 
 
 @cli.command(name="doctor")
@@ -127,6 +278,10 @@ def check_machine(output: Path, verbose: bool) -> None:
     """Check that this machine can build, and say what is missing and what mends it."""
     report.configure(verbose=verbose)
     doctor.run(paths.cache_folder(), output)
+
+
+cli.add_command(conda_group)
+cli.add_command(channel_group)
 
 
 class _Terminated(KeyboardInterrupt):

@@ -72,9 +72,9 @@ class NoSpace(Failure):
 
     exit_code = 12
 
-    def __init__(self, place: object, reason: str) -> None:
+    def __init__(self, place: object, reason: str, needed: int = 2) -> None:
         super().__init__(
-            f"no space left while writing to {place} ({reason}): free some (about 2 GB are needed), or choose other "
+            f"no space left while writing to {place} ({reason}): free some (about {needed} GB are needed), or choose other "
             "folders with --output and LMSBUILD_CACHE"
         )
 
@@ -161,6 +161,132 @@ class UnforwardedMethod(Failure):
     """A decorator leaves a virtual method to its base, which knows nothing of the decorated object."""
 
     exit_code = 28
+
+
+class SourceUnreachable(Failure):
+    """No place that was tried gives the framework's source: no network, or no repository there."""
+
+    exit_code = 29
+
+
+class NoSuchRevision(Failure):
+    """The repository has neither the tag nor its commit."""
+
+    exit_code = 30
+
+
+class WrongCommit(Failure):
+    """The tag is another commit there than the catalogue knows, or its files are others."""
+
+    exit_code = 31
+
+
+class SourceIncomplete(Failure):
+    """The source lacks what the framework's own build needs, such as its submodules."""
+
+    exit_code = 32
+
+
+class FolderInUse(Failure):
+    """The folder for a tree or a build holds something else already."""
+
+    exit_code = 33
+
+
+class OtherRelease(Failure):
+    """The checkout is at another tag than the one whose patch is to be applied."""
+
+    exit_code = 34
+
+
+class PartlyApplied(Failure):
+    """A part of the patch, or another version of it, is in the checkout."""
+
+    exit_code = 35
+
+
+class BuildFailed(Failure):
+    """The framework's own build gave up."""
+
+    exit_code = 36
+
+
+class BuildUnfinished(Failure):
+    """An earlier build is in the way: it can be resumed, was begun with other settings, or runs now."""
+
+    exit_code = 37
+
+
+class BuildNotReady(Failure):
+    """Something that the framework's own build needs is missing."""
+
+    exit_code = 38
+
+
+class NoCondaTools(Failure):
+    """The packages that conda packages are built and read with are not installed."""
+
+    exit_code = 39
+
+
+class CondaBuildFailed(Failure):
+    """The recipe did not become a package, or a test inside the package failed."""
+
+    exit_code = 40
+
+
+class UnknownRequirement(Failure):
+    """The wheel requires a package whose conda name nobody has written down."""
+
+    exit_code = 41
+
+
+class WrongSubdir(Failure):
+    """A conda package is for another platform than the folder it lies in."""
+
+    exit_code = 42
+
+
+class DamagedPackage(Failure):
+    """The file is no complete conda package."""
+
+    exit_code = 43
+
+
+class PackageConflict(Failure):
+    """The channel has a package of the same name, version and build with other contents."""
+
+    exit_code = 44
+
+
+class BadChannel(Failure):
+    """The channel is not what its index says."""
+
+    exit_code = 45
+
+
+class UnknownRelease(Failure):
+    """The registry has no wheel of the release that a tag is to be added for."""
+
+    exit_code = 46
+
+
+class BadRelease(Failure):
+    """The official wheel of a release does not say what the catalogue has to know."""
+
+    exit_code = 47
+
+
+class TagExists(Failure):
+    """The tag that is to be added is in the catalogue."""
+
+    exit_code = 48
+
+
+class ChecksFailed(Failure):
+    """`lmsbuild tag check` found tags that do not build."""
+
+    exit_code = 49
 
 
 @contextmanager
