@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 PAGER = ROOT / "patches/pager"
 SUITE = ROOT / "tests/pager"
 CASE = re.compile(r"^CASE(?:_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
-STEPS = 1000
+STEPS = "1000"
 TIMEOUT_S = 300
 # Cases that an emulator cannot run, or not in the time of a test.
 NOT_EMULATED = {
