@@ -7,14 +7,19 @@ import unittest
 import weakref
 
 import torch
-from torch.testing._internal.common_utils import (
-    TestCase,
-    instantiate_parametrized_tests,
-    parametrize,
-    run_tests,
-)
+
+try:
+    from torch.testing._internal.common_utils import (
+        TestCase,
+        instantiate_parametrized_tests,
+        parametrize,
+        run_tests,
+    )
+except ImportError as error:
+    raise unittest.SkipTest(f"needs parametrized tests, which PyTorch has from 1.10 on: {error}") from None
 
 MIB = 1 << 20
+OUT_OF_MEMORY = getattr(torch.cuda, "OutOfMemoryError", RuntimeError)
 
 
 class TestLargeModelSupport(TestCase):
@@ -28,8 +33,9 @@ class TestLargeModelSupport(TestCase):
     def away(self, values):
         """A managed copy of `values` that is not resident."""
         tensor = values.clone()
+        tensor.view(-1)  # not every release shows what an operation returns: it is known once it is used
         torch.lms.reclaim("cpu")
-        self.assertGreaterEqual(self.stat("away_bytes.current"), tensor.untyped_storage().nbytes())
+        self.assertGreaterEqual(self.stat("away_bytes.current"), tensor.numel() * tensor.element_size())
         return tensor
 
     def train(self):
@@ -68,7 +74,8 @@ class TestLargeModelSupport(TestCase):
         self.assertEqual(self.away(values)[:, index], values[:, index])
         self.assertEqual(torch.max(self.away(values), 1).indices, torch.max(values, 1).indices)
         self.assertEqual(self.away(values.to_sparse().values()).sum(), values.sum())
-        self.assertEqual(torch.func.vmap(torch.sin)(self.away(values)), values.sin())
+        if hasattr(torch, "func"):
+            self.assertEqual(torch.func.vmap(torch.sin)(self.away(values)), values.sin())
         self.assertEqual(self.away(values).add_(1).t_(), (values + 1).t())
         self.assertEqual(self.stat("faults"), before)
 
@@ -129,7 +136,7 @@ class TestLargeModelSupport(TestCase):
         tensor = torch.ones(MIB)  # soft: 4 MiB in 1 MiB, reported
         self.assertEqual(self.stat("over_limit_bytes.peak"), 3 * MIB)
         torch.lms.enable("cpu", limit=5 * MIB, strict=True)
-        with torch.lms.pin(tensor), self.assertRaisesRegex(torch.OutOfMemoryError, "limit"):
+        with torch.lms.pin(tensor), self.assertRaisesRegex(OUT_OF_MEMORY, "limit"):
             torch.ones(MIB)
         torch.lms.set_limit("cpu", 0)
         self.assertEqual(self.stat("resident_bytes.current"), 0)
@@ -211,8 +218,9 @@ class TestLargeModelSupportCuda(TestCase):
     def away(self, values):
         """A managed copy of `values` on the device that is not resident."""
         tensor = values.cuda()
+        tensor.view(-1)
         torch.lms.reclaim("cuda")
-        self.assertGreaterEqual(self.stat("away_bytes.current"), tensor.untyped_storage().nbytes())
+        self.assertGreaterEqual(self.stat("away_bytes.current"), tensor.numel() * tensor.element_size())
         return tensor
 
     @parametrize("policy", ["lru", "iteration"])

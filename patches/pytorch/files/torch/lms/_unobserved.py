@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _library
-from ._handout import tensors_among
+from ._handout import pinned, tensors_among
 from ._wrapping import Row
 
 if TYPE_CHECKING:
@@ -91,6 +91,15 @@ def _index_put(stock: _Method) -> _Method:
     return index_put
 
 
+def _script(stock: _Method) -> _Method:
+    """A script, in which lists are not shown either: what it makes is protected until it ends."""
+
+    def script(self: Any, *args: Any, **kwargs: Any) -> Any:
+        return pinned(lambda: stock(self, *args, **kwargs), (args, tuple(kwargs.values())), True)
+
+    return script
+
+
 _ANY = ("cpu", "cuda")
 
 _ROWS: tuple[Row, ...] = (
@@ -106,6 +115,7 @@ _ROWS: tuple[Row, ...] = (
         for owner in ("torch", "torch:Tensor")
         for name in ("index_put", "index_put_")
     ),
+    *(Row(_ANY, f"torch._C:{name}", "__call__", _script) for name in ("Function", "ScriptFunction", "ScriptMethod")),
     Row(_ANY, "torch:Tensor", "__getitem__", _getitem),
     Row(_ANY, "torch:Tensor", "__setitem__", _setitem),
 )
