@@ -119,6 +119,7 @@ class Compiled:
     patch: Patch
     libraries: list[Library]  # those that the wheel gets
     built: Mapping[str, Path]  # their files, by the name that each has in the wheel
+    corrected: Mapping[str, tuple[str, str]]  # hash and size of members of which the wheel's RECORD says something else
 
 
 def _build(options: Options) -> Path:
@@ -135,7 +136,7 @@ def _build(options: Options) -> Path:
         changed[version_file] = _edit_version(wheel.read(version_file), graft)
         changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
         finished = scratch / identity.file_name
-        _write(wheel, identity, changed, set(compiled.built), finished, graft)
+        _write(wheel, identity, changed, compiled, finished)
         report.stage("publish")
         target = options.output / identity.file_name
         publish(finished, target)
@@ -151,7 +152,7 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     libraries = fitting_libraries(graft, wheel)
     tree = compile.Tree(scratch / "patched", scratch / "base", _cuda_runtime(wheel, libraries, options, scratch))
     report.stage("verify")
-    _verify(wheel, tag, graft, libraries, tree, set(patch.edited))
+    corrected = _verify(wheel, tag, graft, libraries, tree, set(patch.edited))
     _check_catalogue(wheel, graft, tag, tree)
     tree = replace(tree, cuda=_own_runtime(wheel, tree, scratch))
     report.stage("patch")
@@ -160,7 +161,7 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     steps = sum(len(library.sources) + 1 for library in libraries)
     with report.progress("compile", steps) as show:
         built = compile.build_libraries(libraries, graft, tag.standard, tree, scratch, show)
-    return Compiled(tree, graft, patch, libraries, built)
+    return Compiled(tree, graft, patch, libraries, built, corrected)
 
 
 def fitting_libraries(graft: Graft, wheel: WheelFile) -> list[Library]:
@@ -213,8 +214,12 @@ def _own_runtime(wheel: WheelFile, tree: compile.Tree, scratch: Path) -> cuda.Ru
 
 def _verify(
     wheel: WheelFile, tag: Tag, graft: Graft, libraries: list[Library], tree: compile.Tree, edited: set[str]
-) -> None:
-    """Checks the whole wheel, and unpacks the part of it that the build needs."""
+) -> dict[str, tuple[str, str]]:
+    """Checks the whole wheel, and unpacks the part of it that the build needs.
+
+    Upstream changed files of some releases (1.7.0 to 1.12.1) after RECORD was written. If the catalogue knows the hash of the
+    whole file, which is checked by now, they are what upstream published; returns what RECORD should say of them.
+    """
     headers = tuple(f"{folder.rstrip('/')}/" for folder in graft.include)
     needed = {graft.abi_library}
     for library in libraries:
@@ -227,12 +232,12 @@ def _verify(
             return tree.patched / name
         return tree.base / name if name.startswith(headers) or name in needed else None
 
-    # Upstream changed METADATA of some releases (1.7.0 to 1.12.1) after RECORD was written. The hash of the whole file, if the
-    # catalogue knows it, is checked by now and vouches for that file; RECORD of the patched wheel lists it as it is.
-    vouched = [f"{wheel.dist_info}/METADATA"] if wheel.path.name in tag.wheels else []
     tree.patched.mkdir()
     with report.progress("verify", wheel.total_size()) as show:
-        wheel.verify(place, show, vouched)
+        different = wheel.verify(place, show, vouched=wheel.path.name in tag.wheels)
+    for name in different:
+        report.note(f"{name} is not what the wheel's RECORD says, but the wheel is the official one, by its hash")
+    return different
 
 
 def _changed_files(graft: Graft, patched: Path, touched: list[str]) -> dict[str, bytes]:
@@ -312,10 +317,10 @@ def _date(wheel: WheelFile) -> Date:
 
 
 def _write(
-    wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], built: set[str], target: Path, graft: Graft
+    wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], compiled: Compiled, target: Path
 ) -> None:
     """Writes the patched wheel: members in the base wheel's order, then new ones by name, then the dist-info folder."""
-    record = wheel.record()
+    record = {**wheel.record(), **compiled.corrected}
     old_record = f"{identity.old_dist_info}/RECORD"
     rows: list[tuple[str, str, str]] = []
     contents = dict(changed)
@@ -326,7 +331,7 @@ def _write(
     own = [name for name in members if not name.startswith(f"{identity.old_dist_info}/")]
     new = sorted(set(contents) - set(members))
     described = [name for name in members if name.startswith(f"{identity.old_dist_info}/")]
-    library_mode = stat.S_IMODE(wheel.members[graft.abi_library].external_attr >> 16)
+    library_mode = stat.S_IMODE(wheel.members[compiled.graft.abi_library].external_attr >> 16)
     with target.open("wb") as file, wheel.path.open("rb") as source:
         writer = ArchiveWriter(file, _date(wheel))
         with report.progress("graft", len(members)) as show:
@@ -336,7 +341,7 @@ def _write(
                 if name in contents:
                     data = contents[name]
                     mode = stat.S_IMODE(info.external_attr >> 16) if info else 0o644
-                    writer.add(final, data, library_mode if name in built else mode)
+                    writer.add(final, data, library_mode if name in compiled.built else mode)
                     rows.append((final, record_hash(data), str(len(data))))
                 else:
                     assert info is not None

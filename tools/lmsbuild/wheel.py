@@ -12,7 +12,7 @@ import stat
 import threading
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -139,19 +139,21 @@ class WheelFile:
         return {name: (digest, size) for name, digest, size in rows}
 
     def verify(
-        self, unpack: Callable[[str], Path | None], on_bytes: Callable[[int], None], vouched: Collection[str] = ()
-    ) -> None:
-        """Checks every member against RECORD, except those that something else vouches for.
+        self, unpack: Callable[[str], Path | None], on_bytes: Callable[[int], None], vouched: bool = False
+    ) -> dict[str, tuple[str, str]]:
+        """Checks every member against RECORD.
 
         `unpack` names the file that a member is unpacked to on the way, or None; it is called on the calling thread.
-        `on_bytes` gets the number of bytes checked so far, on any thread. Raises TamperedWheel or DamagedWheel.
+        `on_bytes` gets the number of bytes checked so far, on any thread. With `vouched` the hash of the whole file is known
+        to be right; hash and size of the members of which RECORD says something else are then returned, by name. Raises
+        TamperedWheel or DamagedWheel.
         """
         record = self.record()
         missing = sorted(set(record) - set(self.members))
         if missing:
             raise DamagedWheel(f"{self.path.name} lacks {missing[0]}, which its RECORD lists: download it again")
         record_name = f"{self.dist_info}/RECORD"
-        exempt = {record_name, *(record_name + suffix for suffix in _UNSIGNED), *vouched}
+        exempt = {record_name, *(record_name + suffix for suffix in _UNSIGNED)}
         jobs = []
         for name, info in self.members.items():
             if info.is_dir() or name in exempt:
@@ -165,21 +167,21 @@ class WheelFile:
         jobs.sort(key=lambda job: -job[0].file_size)  # the largest first, so that no thread ends long after the others
         count = _Count(on_bytes)
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
-            futures = [pool.submit(self._verify_member, *job, count) for job in jobs]
+            futures = [pool.submit(self._verify_member, *job, count, vouched) for job in jobs]
             try:
-                for future in as_completed(futures):
-                    future.result()
+                different = {name: found for future in as_completed(futures) for name, found in future.result().items()}
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
+        return different
 
     def total_size(self) -> int:
         """Bytes of all members, unpacked."""
         return sum(info.file_size for info in self.members.values())
 
     def _verify_member(
-        self, info: zipfile.ZipInfo, expected: tuple[str, str], target: Path | None, count: _Count
-    ) -> None:
+        self, info: zipfile.ZipInfo, expected: tuple[str, str], target: Path | None, count: _Count, vouched: bool
+    ) -> dict[str, tuple[str, str]]:
         digest = hashlib.sha256()
         size = 0
         sink = None if target is None else target.open("wb")
@@ -194,11 +196,15 @@ class WheelFile:
         finally:
             if sink:
                 sink.close()
-        if (_encode_digest(digest.digest()), str(size)) != expected:
+        found = (_encode_digest(digest.digest()), str(size))
+        if found == expected:
+            return {}
+        if not vouched:
             raise TamperedWheel(
                 f"{info.filename} in {self.path.name} is not what the wheel's RECORD says (hash or size differs): "
                 "download the wheel again, and do not use this file"
             )
+        return {info.filename: found}
 
     def _unpacked(self, file: io.BufferedReader, info: zipfile.ZipInfo) -> Iterable[bytes]:
         if info.compress_type == zipfile.ZIP_STORED:
