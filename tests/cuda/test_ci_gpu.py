@@ -486,7 +486,7 @@ def interpreter_with(tmp_path: Path, **facts: Any) -> Path:
     ("facts", "compiler", "out", "code", "said"),
     [
         ({"cuda": None}, "", "results", 7, "is not built for CUDA: install a CUDA wheel"),
-        ({"version": "2.0.1+cu117"}, "", "results", 4, "the installed torch is 2.0.1+cu117, and the patch is made for"),
+        ({"version": "1.6.0+cu101"}, "", "results", 4, "the installed torch is 1.6.0+cu101, and the patch is made for"),
         ({}, "no-such-compiler -x", "results", 6, "no C++ compiler (looked for no-such-compiler -x)"),
         ({"device": None}, "", "results", 3, "sees no CUDA device"),
         ({}, "", "python/results", 10, "cannot be written (Not a directory): name another folder"),
