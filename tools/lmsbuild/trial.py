@@ -49,9 +49,9 @@ def run(
     """Trains and returns a report for the reader; writes the timeline's picture into `output`, if that is given.
 
     `interpreter` is the Python that the wheel is for; None: the running one. `environment` is a folder for the environment,
-    which stays there: another trial with it installs only what that wheel requires and the one before did not. Raises ResultsDiffer when the runs differ,
-    TrialFailed when one does not end, WrongVersion when the wheel is not patched, WrongPlatform when it is for another
-    interpreter.
+    which stays there: another trial with it installs only what that wheel requires and the one before did not. Raises
+    ResultsDiffer when the runs differ, TrialFailed when one does not end, WrongVersion when the wheel is not patched,
+    WrongPlatform when it is for another interpreter.
     """
     name = parse_name(wheel)
     if not name.is_patched:

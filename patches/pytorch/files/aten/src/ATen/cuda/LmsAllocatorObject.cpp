@@ -1,10 +1,10 @@
 // How LMS comes in front of the CUDA allocator before PyTorch 2.0. There it is a single object of a class without data,
-// which everybody reaches through get(), and free functions beside it. Neither can be set, so:
+// which everybody reaches through get(), and free functions beside it. Neither can be set.
 //
-//  * the object gets another table of virtual methods: that of LmsAllocator. The stock methods are called on a second
-//    object, which has the stock table;
-//  * the functions are replaced where libraries import them (LmsImports.h). They stay replaced, since blocks outlive
-//    the switching off of LMS and no stock function knows their addresses; all else is then served as it was before.
+// So the object gets another table of virtual methods: that of LmsAllocator. The stock methods are called on a second
+// object, which has the stock table. The functions are replaced where libraries import them (LmsImports.h). They stay
+// replaced, since blocks outlive the switching off of LMS and no stock function knows their addresses; for all other
+// memory they do what they did.
 //
 // Which functions there are differs by release. The list at LMS_FUNCTIONS names those of all, and this file takes the
 // signatures from the release it is compiled for.
