@@ -113,7 +113,8 @@ def test_numa(environment: Environment, tmp_path: Path) -> None:
 @runs(DISTRIBUTED)
 def test_distributed(environment: Environment, tmp_path: Path) -> None:
     program = next(block for block in blocks("python") if "DistributedDataParallel" in block)
-    (tmp_path / "train_ddp.py").write_text(program + "print('done', rank)\n")
+    # One write per line: both processes print into one pipe, and torchrun makes Python write each part on its own.
+    (tmp_path / "train_ddp.py").write_text(program + "import os\nos.write(1, f'done {rank}\\n'.encode())\n")
     variables = {**environment.variables, "OMP_NUM_THREADS": "1"}
     assert sorted(run(DISTRIBUTED, tmp_path, variables).split()) == ["0", "1", "done", "done"]
 
