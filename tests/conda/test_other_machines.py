@@ -12,10 +12,11 @@ import shutil
 import subprocess
 from collections.abc import Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+
+from machines import MACHINES, Machine
 
 ROOT = Path(__file__).parents[2]
 PAGER = ROOT / "patches/pager"
@@ -32,21 +33,6 @@ NOT_EMULATED = {
 }
 
 
-@dataclass(frozen=True)
-class Machine:
-    """A kind of machine, with the pages of those in use."""
-
-    name: str
-    compiler: str
-    emulator: str
-    page: int  # bytes
-
-
-MACHINES = (
-    Machine("ppc64le", "powerpc64le-linux-gnu-g++", "qemu-ppc64le-static", 65536),
-    Machine("aarch64", "aarch64-linux-gnu-g++", "qemu-aarch64-static", 4096),
-    Machine("aarch64-64k", "aarch64-linux-gnu-g++", "qemu-aarch64-static", 65536),
-)
 # What runs on each; the last one has what depends on the size of pages.
 PROGRAMS = {
     "ppc64le": ("units", "failures", "faults", "forks", "model", "stress", "trace"),
@@ -119,10 +105,8 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builder]:
     ("machine", "program", "case"), [pytest.param(*row, id=f"{row[0].name}-{row[1]}-{row[2]}") for row in cases()]
 )
 def test_pager(machine: Machine, program: str, case: str, builder: Builder, tmp_path: Path) -> None:
-    for needed in (machine.compiler, machine.emulator):
-        if not shutil.which(needed):
-            pytest.skip(f"needs {needed}: see the packages named at the top of this file")
-    words = [machine.emulator, "-p", str(machine.page), builder.get(machine, program), case]
+    machine.require()
+    words = [*machine.words(builder.get(machine, program)), case]
     environment = {"LMS_TEST_STEPS": STEPS, **os.environ, "LMS_TEST_DIRECTORY": str(tmp_path)}
     done = subprocess.run(
         words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
@@ -137,8 +121,7 @@ def test_the_programs_see_these_pages(tmp_path: Path) -> None:
         '#include <cstdio>\n#include <unistd.h>\nint main() { std::printf("%ld", sysconf(_SC_PAGESIZE)); }\n'
     )
     for machine in MACHINES:
-        if not shutil.which(machine.compiler) or not shutil.which(machine.emulator):
-            pytest.skip(f"needs {machine.compiler} and {machine.emulator}")
+        machine.require()
         subprocess.run([machine.compiler, "-static", source, "-o", tmp_path / "page"], check=True)
-        words = [machine.emulator, "-p", str(machine.page), tmp_path / "page"]
+        words = machine.words(tmp_path / "page")
         assert int(subprocess.run(words, capture_output=True, text=True, check=True).stdout) == machine.page

@@ -28,14 +28,17 @@ RUNTIMES = {"10.1": 10010, "10.2": 10020, "11.0": 11070, "12": 12040, "13": 1300
 KEPT_S = 24 * 3600
 
 
-def libraries(folder: Path, flavour: str = "plain", without: Sequence[str] = ()) -> Path:
+def libraries(
+    folder: Path, flavour: str = "plain", without: Sequence[str] = (), releases: Sequence[str] = tuple(RUNTIMES)
+) -> Path:
     """The folder of the libraries, below `folder`, which keeps them until the sources change.
 
     `without`: driver functions that the libraries shall lack, as an older driver does (with _v2 where cuda.h has it).
+    `releases`: of the runtime.
     """
     compiler = os.environ.get("CXX", "g++")
     sources = sorted(path for path in HERE.iterdir() if path.suffix in (".h", ".cc", ".txt", ".py"))
-    digest = hashlib.sha256(repr((compiler, COMMON, FLAVOURS[flavour], sorted(without))).encode())
+    digest = hashlib.sha256(repr((compiler, COMMON, FLAVOURS[flavour], sorted(without), sorted(releases))).encode())
     for source in sources:
         digest.update(source.name.encode() + source.read_bytes())
     finished = folder.resolve() / f"simulator-{flavour}-{digest.hexdigest()[:16]}"
@@ -44,7 +47,7 @@ def libraries(folder: Path, flavour: str = "plain", without: Sequence[str] = ())
         return finished
     unfinished = finished.with_name(f"{finished.name}.{os.getpid()}")
     unfinished.mkdir(parents=True)
-    _build(unfinished, [compiler, *COMMON, *FLAVOURS[flavour]], without)
+    _build(unfinished, [compiler, *COMMON, *FLAVOURS[flavour]], without, releases)
     try:
         unfinished.rename(finished)
     except OSError:  # another process was faster
@@ -83,15 +86,15 @@ def runtime_symbols(release: str) -> list[str]:
     return [row.split()[-1] for row in rows if not row.startswith("#") and release in row.split()[:-1]]
 
 
-def _build(folder: Path, compile_: list[str], without: Sequence[str]) -> None:
+def _build(folder: Path, compile_: list[str], without: Sequence[str], releases: Sequence[str]) -> None:
     names = ",".join(f'"{name}"' for name in without)
     defines = [f"-DSIM_WITHOUT={{{names}}}"] if without else []
     jobs: list[list[str]] = [
         [*compile_, *defines, "-c", str(HERE / f"{name}.cc"), "-o", str(folder / f"{name}.o")] for name in DRIVER
     ]
-    for release, version in RUNTIMES.items():
+    for release in releases:
         output = folder / f"runtime{release}.o"
-        jobs.append([*compile_, f"-DSIM_CUDART={version}", "-c", str(HERE / "runtime.cc"), "-o", str(output)])
+        jobs.append([*compile_, f"-DSIM_CUDART={RUNTIMES[release]}", "-c", str(HERE / "runtime.cc"), "-o", str(output)])
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(_run, jobs))
     script = folder / "driver.map"
@@ -102,7 +105,7 @@ def _build(folder: Path, compile_: list[str], without: Sequence[str]) -> None:
     _run(
         [*link, *objects, "-Wl,-soname,libcuda.so.1", f"-Wl,--version-script={script}", "-o", f"{folder}/libcuda.so.1"]
     )
-    for release in RUNTIMES:
+    for release in releases:
         _link_runtime(folder, release, compile_, link)
     for path in [*folder.glob("*.o"), *folder.glob("*.map"), *folder.glob("refused*.cc")]:
         path.unlink()

@@ -20,14 +20,8 @@ namespace {
 constexpr std::uint64_t token_magic = 0x53494d4355444131;
 // A bank's offsets span more than its capacity, so that a request that fits never fails for want of a contiguous range.
 constexpr std::uint64_t spread = 16;
-#if defined(__SANITIZE_THREAD__)
-// ThreadSanitizer leaves little address space to the program.
-constexpr std::uint64_t host_bank_bytes = std::uint64_t{64} << 30;
-constexpr std::uint64_t space_bytes = std::uint64_t{256} << 30;
-#else
-constexpr std::uint64_t host_bank_bytes = std::uint64_t{1} << 40;
-constexpr std::uint64_t space_bytes = std::uint64_t{8} << 40;
-#endif
+// Host memory that cuMemCreate makes may take this part of what the option address_space says.
+constexpr std::uint64_t host_part = 8;
 constexpr std::uint64_t sampled_bytes = 64;
 
 std::uint64_t up(std::uint64_t bytes, std::uint64_t unit) { return (bytes + unit - 1) / unit * unit; }
@@ -107,7 +101,7 @@ Memory::Memory() {
   const int devices = settings().devices;
   for (int i = 0; i <= devices; ++i) {
     Bank bank;
-    bank.capacity = i < devices ? settings().memory : host_bank_bytes;
+    bank.capacity = i < devices ? settings().memory : settings().address_space / host_part;
     const std::uint64_t span = i < devices ? bank.capacity * spread : bank.capacity;
     bank.fd = static_cast<int>(syscall(SYS_memfd_create, "simulated CUDA", 1U /* close on exec */));
     if (bank.fd < 0 || ftruncate(bank.fd, static_cast<off_t>(span)) != 0) {
@@ -121,6 +115,7 @@ Memory::Memory() {
     bank.free.emplace(0, span);
     banks_.push_back(bank);
   }
+  const std::uint64_t space_bytes = settings().address_space;
   void* space = mmap(nullptr, space_bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (space == MAP_FAILED) {
     out_of("simulated CUDA: address space");
@@ -698,7 +693,7 @@ bool Memory::is_pinned(std::uint64_t address, std::uint64_t bytes) {
 }
 
 bool Memory::is_device(std::uint64_t address) const {
-  return address >= space_start_ && address - space_start_ < space_bytes - granule;
+  return address >= space_start_ && address - space_start_ < settings().address_space - granule;
 }
 
 bool Memory::mapping(std::uint64_t address, std::uint64_t* start, Mapping* found) {

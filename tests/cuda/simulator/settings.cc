@@ -41,9 +41,9 @@ bool parse_failures(const std::string& text) {
 }  // namespace
 
 Settings::Settings() {
-  static const char* const options[] = {"devices",    "memory", "mode",     "host_access",  "seed",
-                                        "vmm",        "sample", "host_vmm", "pinned_limit", "driver_version",
-                                        "capability", "queue",  "fail",     "drop_waits",   "early_events"};
+  static const char* const options[] = {
+      "devices",  "memory",       "address_space",  "mode",       "host_access", "seed", "vmm",        "sample",
+      "host_vmm", "pinned_limit", "driver_version", "capability", "queue",       "fail", "drop_waits", "early_events"};
   for (const char* option : options) {
     std::string name = "SIM_CUDA_";
     for (const char* c = option; *c != '\0'; ++c) {
@@ -75,6 +75,10 @@ bool Settings::set(const std::string& option, const std::string& value, bool fro
     if (option == "memory") {
       memory = (number + granule - 1) / granule * granule;
       return is_number && number > 0 && number <= std::uint64_t{1} << 40;
+    }
+    if (option == "address_space") {
+      address_space = (number + granule - 1) / granule * granule;
+      return is_number && number >= std::uint64_t{1} << 30 && number <= usual_address_space;
     }
     if (option == "host_access") {
       host_access = number != 0;

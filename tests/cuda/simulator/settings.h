@@ -9,10 +9,17 @@
 namespace sim {
 
 constexpr std::uint64_t granule = std::uint64_t{2} << 20;
+#if defined(__SANITIZE_THREAD__)
+// ThreadSanitizer leaves little address space to the program.
+constexpr std::uint64_t usual_address_space = std::uint64_t{256} << 30;
+#else
+constexpr std::uint64_t usual_address_space = std::uint64_t{8} << 40;
+#endif
 
 struct Settings {
   int devices = 1;
   std::uint64_t memory = std::uint64_t{1} << 30;
+  std::uint64_t address_space = usual_address_space;
   bool threads = false;
   bool host_access = true;
   std::atomic<std::uint64_t> seed{1};

@@ -29,6 +29,8 @@
 // Options are read from the environment as SIM_CUDA_<NAME> when the library is first used, and changed by sim_set:
 //  devices          how many there are (1); 0: cuInit fails with CUDA_ERROR_NO_DEVICE. Environment only.
 //  memory           bytes of each device (1 GiB), rounded up to granules. Environment only.
+//  address_space    bytes of addresses that all devices have together (8 TiB, under ThreadSanitizer 256 GiB); an eighth
+//                   of it is the most host memory that cuMemCreate makes. Environment only.
 //  mode             deterministic or threads (deterministic). Environment only.
 //  host_access      1: mappings are real, so that CPU code may use device addresses (1). 0: only CUDA's own calls and
 //                   sim_pointer can, which is faster. Environment only.

@@ -1,0 +1,138 @@
+"""Machines of other kinds, as this one emulates them, and libraries for them out of Debian's packages.
+
+Needs Debian's packages qemu-user-static and the cross-compilers; `require` skips a test without them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from lmsbuild import debian
+from lmsbuild.lock import locked
+
+SUITE = "bookworm"  # whose C library is no newer than that of the cross-compilers
+RUNTIME = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libgomp.so.1", "libpthread.so.0", "libdl.so.2")
+LARGEST_PAGE = 64 << 10
+
+
+@dataclass(frozen=True)
+class Machine:
+    """A kind of machine, with the pages of those in use."""
+
+    name: str
+    triple: str  # as compilers call it
+    emulator: str
+    debian: str  # as Debian calls it
+    loader: str  # of programs, below /
+    page: int  # bytes
+
+    @property
+    def compiler(self) -> str:
+        return f"{self.triple}-g++"
+
+    def require(self) -> None:
+        """Skips the test where programs for this machine cannot be built and run."""
+        for needed in (self.compiler, self.emulator):
+            if not shutil.which(needed):
+                pytest.skip(f"needs {needed}: install Debian's g++-{self.triple} and qemu-user-static")
+
+    def words(self, program: Path, root: Path | None = None, variables: Mapping[str, str] | None = None) -> list[str]:
+        """The command that runs a program here; `root` has its libraries, when it is not linked statically."""
+        words = [self.emulator, "-p", str(self.page)]
+        if root is not None:
+            words += ["-L", str(root), "-E", f"LD_LIBRARY_PATH={root / 'lib'}"]
+        for name, value in (variables or {}).items():
+            words += ["-E", f"{name}={value}"]
+        return [*words, str(program)]
+
+
+def _power(name: str, page: int) -> Machine:
+    return Machine(name, "powerpc64le-linux-gnu", "qemu-ppc64le-static", "ppc64el", "lib64/ld64.so.2", page)
+
+
+def _arm(name: str, page: int) -> Machine:
+    return Machine(name, "aarch64-linux-gnu", "qemu-aarch64-static", "arm64", "lib/ld-linux-aarch64.so.1", page)
+
+
+POWER = _power("ppc64le", 65536)
+ARM = _arm("aarch64", 4096)
+ARM_LARGE_PAGES = _arm("aarch64-64k", 65536)
+MACHINES = (POWER, ARM, ARM_LARGE_PAGES)
+
+
+def make_root(machine: Machine, libraries: Iterable[Path], root: Path) -> None:
+    """Makes a folder in which programs for the machine find these libraries, the C library and the compiler's.
+
+    The emulator maps nothing of a page that lies beyond a file's end, though a program's data may continue there. So the files
+    end where pages do.
+    """
+    own = Path("/usr") / machine.triple / "lib"
+    (root / "lib").mkdir(parents=True)
+    for library in (*(own / name for name in RUNTIME), *libraries):
+        _copy(library, root / "lib" / library.name)
+    (root / machine.loader).parent.mkdir(exist_ok=True)
+    _copy(own / Path(machine.loader).name, root / machine.loader)
+
+
+def _copy(library: Path, target: Path) -> None:
+    shutil.copyfile(library, target)
+    target.chmod(0o755)
+    with target.open("r+b") as file:
+        file.truncate(-(-target.stat().st_size // LARGEST_PAGE) * LARGEST_PAGE)
+
+
+def fetch_packages(architecture: str, packages: Sequence[str], cache: Path) -> Path:
+    """A folder of the cache with what Debian's packages for another architecture install: not what they depend on.
+
+    Skips the test on machines that are not Debian.
+    """
+    key = hashlib.sha256(" ".join(sorted(packages)).encode()).hexdigest()[:8]
+    kept = cache / f"debian-{SUITE}-{architecture}-{key}"
+    with locked(kept.with_suffix(".lock"), "another run fetches the same packages; waiting for it"):
+        if not kept.exists():
+            entry = next(debian.archives(debian.CONFIGURED), None)
+            if entry is None or not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
+                pytest.skip(f"needs apt-get and an entry for Debian's archive in {debian.CONFIGURED}, or {kept}")
+            with tempfile.TemporaryDirectory(dir=cache, prefix=f"{kept.name}.") as name:
+                _unpack(Path(name), entry, architecture, packages)
+                os.replace(Path(name) / "tree", kept)
+    return kept
+
+
+def _unpack(folder: Path, entry: str, architecture: str, packages: Sequence[str]) -> None:
+    """Has apt fetch the packages, with an index of its own, and unpacks them into `folder`/tree."""
+    for name in ("lists/partial", "cache/archives/partial", "files", "tree"):
+        (folder / name).mkdir(parents=True)
+    (folder / "status").touch()
+    (folder / "sources.list").write_text(f"deb {entry} {SUITE} main\n")
+    (folder / "apt.conf").write_text(
+        f'APT::Architecture "{architecture}";\n'
+        f'APT::Architectures {{ "{architecture}"; }};\n'
+        f'Dir::Etc::SourceList "{folder}/sources.list";\n'
+        'Dir::Etc::SourceParts "/dev/null";\n'
+        f'Dir::State::Lists "{folder}/lists";\n'
+        f'Dir::State::status "{folder}/status";\n'
+        f'Dir::Cache "{folder}/cache";\n'
+        'Acquire::Languages "none";\n'
+        'Acquire::Retries "3";\n'
+        'APT::Sandbox::User "";\n'
+    )
+    apt = ["apt-get", "--config-file", str(folder / "apt.conf"), "--quiet"]
+    _run([*apt, "update", "--error-on=any"], folder)
+    _run([*apt, "download", *packages], folder / "files")
+    for package in sorted((folder / "files").iterdir()):
+        _run(["dpkg-deb", "--extract", str(package), str(folder / "tree")], folder)
+
+
+def _run(words: Sequence[str], folder: Path) -> None:
+    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
