@@ -4,14 +4,14 @@
 //
 // defines the class template lms_override_emptyCache<Interface>::Link<Base>: Base, with emptyCache() overridden to call
 // `this->stock()->emptyCache` with the same arguments. The signature is that of Interface::emptyCache; where Interface
-// has no such method, or an overloaded one, Link<Base> is just Base. lms_torch::Chain puts links on top of each other.
-#ifndef ATEN_LMS_OVERRIDE_H
-#define ATEN_LMS_OVERRIDE_H
+// has no such method, or an overloaded one, Link<Base> is just Base. lms::Chain puts links on top of each other.
+#ifndef LMS_OVERRIDE_H
+#define LMS_OVERRIDE_H
 
 #include <type_traits>
 #include <utility>
 
-namespace lms_torch {
+namespace lms {
 
 // std::void_t, which C++14 lacks.
 template <typename...>
@@ -29,7 +29,7 @@ struct Chain<Base, Link, Links...> {
   using type = typename Chain<Link<Base>, Links...>::type;
 };
 
-}  // namespace lms_torch
+}  // namespace lms
 
 #define LMS_DEFINE_OVERRIDE(method, target)                                                                    \
   template <typename Interface, typename = void>                                                               \
@@ -37,7 +37,7 @@ struct Chain<Base, Link, Links...> {
     using type = void;                                                                                         \
   };                                                                                                           \
   template <typename Interface>                                                                                \
-  struct lms_signature_##method<Interface, typename lms_torch::MakeVoid<decltype(&Interface::method)>::type> { \
+  struct lms_signature_##method<Interface, typename lms::MakeVoid<decltype(&Interface::method)>::type> { \
     using type = decltype(&Interface::method);                                                                 \
   };                                                                                                           \
   template <typename Base, typename Signature>                                                                 \
@@ -58,4 +58,4 @@ struct Chain<Base, Link, Links...> {
     using Link = lms_link_##method<Base, typename lms_signature_##method<Interface>::type>;                    \
   };
 
-#endif  // ATEN_LMS_OVERRIDE_H
+#endif  // LMS_OVERRIDE_H

@@ -331,6 +331,7 @@ void Pager::free_slow(Block* block) {
                     std::memory_order_release);
   allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
   if (state == State::away) {
+    away_bytes_ -= block->bytes;
     backend_->forget(block->address);
   }
   release_slot(block);
@@ -761,8 +762,14 @@ Status Pager::evict(Lock* lock, Block* block, bool clean) {
   block->word.fetch_and(~(word::clean | word::in_flight));
   device_bytes_ -= block->bytes;
   resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+  count_away(*block);
   set_state(block, State::leaving, State::away);
   return {};
+}
+
+void Pager::count_away(const Block& block) {
+  away_bytes_ += block.bytes;
+  counts_.away_bytes_peak = std::max(counts_.away_bytes_peak, away_bytes_);
 }
 
 // The same where the host copies by itself, and others may reach the block meanwhile.
@@ -802,6 +809,7 @@ Status Pager::save_and_unmap(Lock* lock, Block* block, bool clean) {
     block->word.fetch_and(~word::clean);
     device_bytes_ -= block->bytes;
     resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
+    count_away(*block);
     set_state(block, State::leaving, State::away);
   } else {
     // Nothing is lost: the block stays as it was.
@@ -871,6 +879,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
     }
   }
   if (arrived) {
+    away_bytes_ -= block->bytes;
     counts_.in_bytes += block->bytes;
     ++counts_.in_blocks;
     if (write) {
@@ -1204,6 +1213,7 @@ Statistics Pager::statistics() {
   result.resident_bytes_peak = resident_bytes_peak_.load(std::memory_order_relaxed);
   result.cached_bytes = cache_.bytes();
   result.device_bytes = device_bytes_;
+  result.away_bytes = away_bytes_;
   result.limit = limit();
   result.cached_allocations = cache_.takes();
   result.foreseen_uses = policy_->foreseen();
@@ -1215,10 +1225,7 @@ Statistics Pager::statistics() {
   for (BlockId id = 0; id < end(); ++id) {
     const Block& block = *block_at(id);
     const std::uint64_t found = block.word.load(std::memory_order_acquire);
-    if (word::state(found) == State::away) {
-      result.away_bytes += block.bytes;
-      ++result.away_blocks;
-    }
+    result.away_blocks += word::state(found) == State::away ? 1 : 0;
     if (word::state(found) != State::resident) {
       continue;
     }
@@ -1254,6 +1261,7 @@ void Pager::reset_peaks() {
   allocated_bytes_peak_.store(allocated_bytes_.load());
   resident_bytes_peak_.store(resident_bytes_.load());
   counts_.device_bytes_peak = device_bytes_;
+  counts_.away_bytes_peak = away_bytes_;
   counts_.over_limit_bytes_peak = 0;
 }
 

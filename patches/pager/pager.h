@@ -185,6 +185,7 @@ class LMS_API Pager final : private BlockSource {
   Status page_out(Lock* lock, Block* block, bool even_protected);
   Status save_and_unmap(Lock* lock, Block* block, bool clean);
   Status evict(Lock* lock, Block* block, bool clean);
+  void count_away(const Block& block);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user);
   bool relieve(Lock* lock);
   Status order(Block* block, StreamId user);
@@ -282,6 +283,7 @@ class LMS_API Pager final : private BlockSource {
   std::uint32_t in_transit_ = 0;      // blocks leaving or arriving
   std::uint32_t copying_ = 0;         // those whose copy is under way, and will end without anybody's help
   std::uint64_t device_bytes_ = 0;    // blocks with pages, cached ones included
+  std::uint64_t away_bytes_ = 0;      // blocks without
   std::string store_directory_;
   std::unique_ptr<Store> store_;                // where writebacks go
   std::vector<std::unique_ptr<Store>> retired_;  // earlier ones that still hold contents

@@ -69,7 +69,9 @@ namespace lms {
   ROW(store_failures, "store_failures")                                                                                \
   /* uses that came as the policy had foreseen, and departures from what it had learned */                             \
   ROW(foreseen_uses, "policy.foreseen")                                                                                \
-  ROW(departures, "policy.departures")
+  ROW(departures, "policy.departures")                                                                                 \
+  /* as away_bytes; here, since what is there keeps its number */                                                      \
+  ROW(away_bytes_peak, "away_bytes.peak")
 // clang-format on
 
 struct Statistics {

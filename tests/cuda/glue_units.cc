@@ -1,5 +1,4 @@
 // The CUDA glue on the real allocator of the wheel: what it takes over, what it leaves, and that no byte gets lost.
-#include <ATen/LmsOverride.h>
 #include <sys/wait.h>
 
 #include <thread>
@@ -81,7 +80,7 @@ class UserAllocatorBase : public CUDAAllocator {
 #define USER_DEFINE(method) LMS_DEFINE_OVERRIDE(method, this->inner->)
 USER_METHODS(USER_DEFINE)
 #define USER_LINK(method) , lms_override_##method<CUDAAllocator>::Link
-using UserAllocator = lms_torch::Chain<UserAllocatorBase USER_METHODS(USER_LINK)>::type;
+using UserAllocator = lms::Chain<UserAllocatorBase USER_METHODS(USER_LINK)>::type;
 
 int64_t reserved_by_stock() {
   return allocator()->getDeviceStats(device).reserved_bytes[0].current -

@@ -472,6 +472,8 @@ class Model {
     CHECK_EQ(now["allocated_bytes.current"], bytes);
     CHECK_EQ(now["allocated_blocks.current"], blocks_.size());
     CHECK_EQ(now["resident_bytes.current"] + now["away_bytes.current"], bytes);
+    CHECK(now["away_bytes.current"] <= now["away_bytes.peak"]);
+    CHECK(now["away_bytes.peak"] <= now["allocated_bytes.peak"]);
     CHECK_EQ(now["device_bytes.current"], now["resident_bytes.current"] + now["cached_bytes.current"]);
     CHECK_EQ(now["store_bytes.current"], now["away_bytes.current"] + now["clean_bytes.current"]);
     CHECK(now["pinned_bytes.current"] >= pinned);  // a block that was faulted in stays pinned for a while

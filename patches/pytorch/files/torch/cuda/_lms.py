@@ -29,7 +29,7 @@ _waiting = False  # whether _apply is among the calls that PyTorch makes when CU
 
 
 def _check_bytes(name: str, value: int) -> int:
-    from torch.lms import _check_bytes as check_bytes  # here, since torch.lms loads when it is first used
+    from torch.lms._arguments import check_bytes  # here, since torch.lms loads when it is first used
 
     return check_bytes(name, value, 0)
 

@@ -12,19 +12,30 @@ argument raises :class:`TypeError` or :class:`ValueError` that names it. Devices
 
 from __future__ import annotations
 
-import atexit
 import ctypes
 import functools
-import operator
-import os
 import threading
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from . import _devices, _library
+from . import _arguments, _devices, _library
+from ._calls import (
+    limit,
+    reclaim,
+    reset_peak_stats,
+    set_limit,
+    stats,
+    trace_start,
+    trace_stop,
+)
+from ._calls import (
+    shut_down_at_exit as _shut_down_at_exit,
+)
+from ._kind import Device
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable
 
     from typing_extensions import Self
@@ -44,9 +55,6 @@ __all__ = [
     "trace_stop",
 ]
 
-_POLICIES = ("lru", "iteration")
-_UINT64_MAX = 2**64 - 1
-
 _lock = threading.RLock()  # serialises enable and disable
 _active = False  # whether LMS is enabled for any device
 # The options, and the min_size, with which a CUDA device is enabled when it is first asked for that much memory; None:
@@ -54,77 +62,21 @@ _active = False  # whether LMS is enabled for any device
 _at_first_use: tuple[_library.Options, int] | None = None
 
 
-def _check_bytes(name: str, value: int, minimum: int) -> int:
-    # bool is an int, but limit=True is a mistake; operator.index refuses float and takes NumPy's integers.
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        number = operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected an int (bytes), got {type(value).__name__}") from None
-    if not minimum <= number <= _UINT64_MAX:
-        raise ValueError(f"{name}: expected at least {minimum} and at most 2**64 - 1 bytes, got {number}")
-    return number
-
-
-def _check_store(store: str | os.PathLike[str] | None) -> bytes | None:
-    if store is None:
-        return None
-    try:
-        path = os.fsencode(store)
-    except TypeError:
-        raise TypeError(f"store: expected None, a str or an os.PathLike, got {type(store).__name__}") from None
-    if b"\0" in path or not os.path.isdir(path):
-        raise ValueError(f"store: {os.fsdecode(path)!r} is not a directory that exists")
-    return path
-
-
-def _check_policy(policy: str) -> bytes:
-    if not isinstance(policy, str):
-        raise TypeError(f"policy: expected a str, got {type(policy).__name__}")
-    if policy not in _POLICIES:
-        raise ValueError(f"policy: expected one of {', '.join(map(repr, _POLICIES))}, got {policy!r}")
-    return policy.encode()
-
-
-def _check_limit(name: str, value: int, device: _devices.Device) -> int:
-    limit = _check_bytes(name, value, 0)
-    capacity = device.kind.capacity(device.index)
-    if capacity is not None and limit > capacity:
-        raise ValueError(f"{name}: {limit} bytes is more than the {capacity} bytes of memory that '{device}' has")
-    return limit
-
-
-def _default_limit(device: _devices.Device) -> int:
-    if not device.kind.has_default_limit:
-        raise TypeError(f"limit: '{device}' needs one; expected an int (bytes), got None")
-    return _UINT64_MAX
-
-
 def _is_known(device: torch.device) -> bool:
     """Whether LMS was ever enabled for the device."""
     return _library.pager(_devices.find(device)) is not None
 
 
-def _waits(device: _devices.Device) -> bool:
+def _waits(device: Device) -> bool:
     """Whether the device is going to be enabled when it is first used."""
     return _at_first_use is not None and device.kind.name == "cuda" and _library.pager(device) is None
 
 
-def _no_longer_wait(device: _devices.Device) -> None:
+def _no_longer_wait(device: Device) -> None:
     with _lock:
         if _waits(device):
             options, min_size = _at_first_use
             _library.check(_library.call(device, "enable", ctypes.byref(options), min_size))
-
-
-def _enabled_pager(device: str | torch.device) -> int:
-    found = _devices.find(device)
-    _no_longer_wait(found)
-    pager = _library.pager(found) if _library.enabled(found) else None
-    if pager is None:
-        raise RuntimeError(f"LMS is not enabled; call torch.lms.enable('{found}', limit=...) first")
-    return pager
 
 
 def _switched() -> None:
@@ -136,12 +88,6 @@ def _switched() -> None:
     rows = _handout.ROWS + _memory_stats.ROWS + _unobserved.rows()
     _wrapping.apply({row for row in rows if active.intersection(row.devices)})
     _active = bool(active)
-
-
-@functools.lru_cache(None)
-def _shut_down_at_exit() -> None:
-    # The background workers must not outlive the interpreter; blocks stay readable.
-    atexit.register(lambda: [_library.load().lms_shutdown(pager) for pager in _library.pagers()])
 
 
 def enable(
@@ -176,22 +122,12 @@ def enable(
         the device cannot manage virtual memory; or CUDA memory comes from another allocator than PyTorch's own.
     """
     found = _devices.find(device)
-    if not isinstance(strict, bool):
-        raise TypeError(f"strict: expected a bool, got {type(strict).__name__}")
-    if limit is not None:
-        limit = _check_bytes("limit", limit, 0)
-    min_size = found.kind.min_size if min_size is None else _check_bytes("min_size", min_size, 1)
-    directory, policy_name = _check_store(store), _check_policy(policy)
+    options = _arguments.check_options(found, limit, store, policy, strict)
+    min_size = _arguments.check_min_size(min_size, found)
     found.kind.prepare(found.index)  # without the lock: to start CUDA may run what set_enabled_lms left for that time
     with _lock:
-        options = _library.Options(
-            struct_size=ctypes.sizeof(_library.Options),
-            limit=_default_limit(found) if limit is None else _check_limit("limit", limit, found),
-            store=directory,
-            policy=policy_name,
-            strict=strict,
-            address_space=0,
-        )
+        if limit is not None:
+            _arguments.check_capacity("limit", options.limit, found)
         _library.check(_library.call(found, "enable", ctypes.byref(options), min_size))
         _shut_down_at_exit()
         _switched()
@@ -207,13 +143,13 @@ def _enable_at_first_use(limit: int | None, min_size: int) -> None:
     global _at_first_use
     with _lock:
         for index in range(torch.cuda.device_count()) if limit is not None else ():
-            _check_limit("limit", limit, _devices.Device(_devices.KINDS["cuda"], index))
+            _arguments.check_capacity("limit", limit, Device(_devices.KINDS["cuda"], index))
         options = _library.Options(
             struct_size=ctypes.sizeof(_library.Options),
-            limit=_UINT64_MAX if limit is None else limit,
+            limit=_arguments.UINT64_MAX if limit is None else limit,
             policy=b"iteration",
         )
-        every = _devices.Device(_devices.KINDS["cuda"], -1)
+        every = Device(_devices.KINDS["cuda"], -1)
         _library.check(_library.call(every, "enable", ctypes.byref(options), min_size))
         _at_first_use = (options, min_size)
         _shut_down_at_exit()
@@ -226,7 +162,7 @@ def _disable_at_first_use() -> None:
     with _lock:
         if _at_first_use is not None:
             _at_first_use = None
-            _library.check(_library.call(_devices.Device(_devices.KINDS["cuda"], -1), "disable"))
+            _library.check(_library.call(Device(_devices.KINDS["cuda"], -1), "disable"))
             _switched()
 
 
@@ -254,76 +190,6 @@ def is_enabled(device: str | torch.device) -> bool:
         return False
     found = _devices.find(device)
     return _library.enabled(found) or _waits(found)
-
-
-def limit(device: str | torch.device) -> int:
-    """The limit in bytes.
-
-    :raises RuntimeError: LMS is not enabled.
-    """
-    return _library.load().lms_limit(_enabled_pager(device))
-
-
-def set_limit(device: str | torch.device, nbytes: int) -> None:
-    """Changes the limit, and pages out until what is resident fits or nothing more can leave.
-
-    :param nbytes: the new limit in bytes, at least 0.
-    :raises ValueError: the device has less memory than that.
-    :raises OSError: the store could not be written; what was to leave is still resident.
-    :raises RuntimeError: LMS is not enabled, or the device has failed.
-    """
-    nbytes = _check_bytes("nbytes", nbytes, 0)
-    pager = _enabled_pager(device)
-    _library.check(_library.load().lms_set_limit(pager, _check_limit("nbytes", nbytes, _devices.find(device))))
-
-
-def reclaim(device: str | torch.device, nbytes: int | None = None) -> int:
-    """Pages out inactive tensors now.
-
-    :param nbytes: stop when this many bytes have left; None pages out everything that can leave.
-    :returns: the bytes that left.
-    :raises OSError: the store could not be written; the tensors are intact.
-    :raises RuntimeError: LMS is not enabled, or the device has failed.
-    """
-    nbytes = _UINT64_MAX if nbytes is None else _check_bytes("nbytes", nbytes, 0)
-    pager = _enabled_pager(device)
-    reclaimed = ctypes.c_uint64()
-    _library.check(_library.load().lms_reclaim(pager, nbytes, ctypes.byref(reclaimed)))
-    return reclaimed.value
-
-
-def stats(device: str | torch.device) -> dict[str, int]:
-    """The pager's statistics by name; all zero before the first :func:`enable`. docs/statistics.md explains each."""
-    return _library.statistics(_devices.find(device))
-
-
-def reset_peak_stats(device: str | torch.device) -> None:
-    """Sets every ``*.peak`` of :func:`stats` to its current value."""
-    pager = _library.pager(_devices.find(device))
-    if pager is not None:
-        _library.load().lms_reset_peaks(pager)
-
-
-def trace_start(device: str | torch.device, path: str | os.PathLike[str]) -> None:
-    """Records every use of every managed tensor to the text file ``path``, until :func:`trace_stop`.
-
-    :raises OSError: the file cannot be written.
-    :raises RuntimeError: LMS is not enabled.
-    """
-    try:
-        name = os.fsencode(path)
-    except TypeError:
-        raise TypeError(f"path: expected a str or an os.PathLike, got {type(path).__name__}") from None
-    pager = _enabled_pager(device)
-    with open(name, "wb"):  # for Python's own error
-        pass
-    _library.check(_library.load().lms_trace_start(pager, name))
-
-
-def trace_stop(device: str | torch.device) -> None:
-    """Ends what :func:`trace_start` began, and closes the file."""
-    pager = _enabled_pager(device)
-    _library.check(_library.load().lms_trace_stop(pager))
 
 
 def _never() -> bool:

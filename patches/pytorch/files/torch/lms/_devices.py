@@ -1,15 +1,29 @@
-"""The devices whose tensors LMS manages: one class per kind of device, one row per kind in the table at the end.
+"""What is PyTorch's own: its devices, one class per kind and one row per kind in the table, its libraries and errors.
 
-What a kind says of itself is all that differs between devices; the rest of :mod:`torch.lms` treats them alike. Sizes
-are in bytes. Nothing here starts CUDA except :meth:`prepare`.
+Sizes are in bytes. Nothing here starts CUDA except :meth:`prepare`.
 """
 
 from __future__ import annotations
 
-import abc
-from typing import NamedTuple
+import ctypes
+import os
+from typing import TYPE_CHECKING
 
 import torch
+
+from ._kind import Device, Kind
+
+if TYPE_CHECKING:
+    AnyDevice = str | torch.device
+
+FRAMEWORK = "PyTorch"
+PACKAGE = "torch.lms"
+PREFIX = "lms_torch_"  # of the C functions
+FUNCTIONS = {"lms_torch_observes_all": (ctypes.c_int, [])}  # that only PyTorch's library has
+FOLDER = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
+
+# The name under which every release has it that has it at all, from 1.13 on.
+out_of_memory = getattr(torch.cuda, "OutOfMemoryError", RuntimeError)
 
 
 def cuda_is_initialized() -> bool:
@@ -18,45 +32,11 @@ def cuda_is_initialized() -> bool:
     return torch.cuda._initialized if is_initialized is None else is_initialized()
 
 
-class Kind(abc.ABC):
-    """What differs between kinds of devices."""
-
-    name: str
-    libraries: tuple[str, ...]  # a graft's own, then those of which one has the same symbols in a full build
-    min_size: int  # the default
-    has_default_limit = False  # whether the library knows what a limit of None stands for
-
-    def in_this_build(self) -> bool:
-        return True
-
-    @abc.abstractmethod
-    def index(self, requested: int | None) -> int:
-        """The index of the device that is meant; None is what a device without an index says."""
-
-    @abc.abstractmethod
-    def count(self) -> int:
-        """How many devices of the kind there are."""
-
-    def label(self, index: int) -> str:
-        return self.name
-
-    def arguments(self, index: int) -> tuple[int, ...]:
-        """What the kind's C functions take first."""
-        return ()
-
-    @abc.abstractmethod
-    def prepare(self, index: int) -> None:
-        """Makes the device ready for use, or raises."""
-
-    def capacity(self, index: int) -> int | None:
-        """Bytes that the device has; None where a limit above that is no mistake."""
-        return None
-
-
 class Cpu(Kind):
     """This machine's RAM, as far as it holds tensors."""
 
     name = "cpu"
+    # A graft adds the first one next to PyTorch's own; in a full build one of the others has the same symbols.
     libraries = ("libtorch_lms.so", "libtorch_cpu.so", "libtorch.so")
     min_size = 1 << 16
 
@@ -68,6 +48,9 @@ class Cpu(Kind):
 
     def prepare(self, index: int) -> None:
         """Is ready."""
+
+    def settle(self, index: int) -> None:
+        """Is never put off."""
 
 
 class Cuda(Kind):
@@ -101,21 +84,14 @@ class Cuda(Kind):
         if index >= self.count():
             raise ValueError(f"device: 'cuda:{index}' does not exist; this process sees {self.count()} CUDA device(s)")
 
+    def settle(self, index: int) -> None:
+        torch.lms._no_longer_wait(Device(self, index))
+
     def capacity(self, index: int) -> int | None:
         return torch.cuda.get_device_properties(index).total_memory  # gives the device no context
 
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Cpu(), Cuda())}
-
-
-class Device(NamedTuple):
-    """A device of a kind in the table."""
-
-    kind: Kind
-    index: int
-
-    def __str__(self) -> str:
-        return self.kind.label(self.index)
 
 
 def parse(device: str | torch.device) -> tuple[str, int | None]:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _devices, _library
+from ._kind import Device
 from ._wrapping import Row
 
 if TYPE_CHECKING:
@@ -42,11 +43,11 @@ _TITLES = (
     ("clean_drop.bytes", "Left without a copy"),
 )
 
-_zero: dict[_devices.Device, dict[str, int]] = {}  # the counts at the last reset
+_zero: dict[Device, dict[str, int]] = {}  # the counts at the last reset
 
 
-def _device(index: int) -> _devices.Device:
-    return _devices.Device(_devices.KINDS["cuda"], index)
+def _device(index: int) -> Device:
+    return Device(_devices.KINDS["cuda"], index)
 
 
 def _counts(statistics: dict[str, int]) -> dict[str, int]:

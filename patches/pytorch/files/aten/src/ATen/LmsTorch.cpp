@@ -2,12 +2,12 @@
 // whatever device they are (LmsObserver.h), and for CPU tensors an allocator in front of the stock one (LmsTorch.h).
 #include <ATen/LmsObserver.h>
 #include <ATen/LmsOperators.h>
-#include <ATen/LmsOverride.h>
 #include <ATen/LmsRecordFunction.h>
 #include <ATen/LmsTorch.h>
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/function_schema.h>
 #include <ATen/core/ivalue.h>
+#include <ATen/lms/override.h>
 #include <ATen/lms/pager.h>
 #include <c10/core/Allocator.h>
 #include <c10/core/CPUAllocator.h>
@@ -279,7 +279,7 @@ class CpuAllocatorBase : public c10::Allocator {
 LMS_DEFINE_OVERRIDE(allocate, cpu_memory().)
 LMS_DEFINE_OVERRIDE(copy_data, cpu_memory().)
 
-using CpuAllocator = lms_torch::Chain<CpuAllocatorBase, lms_override_allocate<c10::Allocator>::Link,
+using CpuAllocator = lms::Chain<CpuAllocatorBase, lms_override_allocate<c10::Allocator>::Link,
                                       lms_override_copy_data<c10::Allocator>::Link>::type;
 
 c10::Allocator& cpu_allocator() {

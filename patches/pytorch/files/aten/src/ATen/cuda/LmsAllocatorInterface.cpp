@@ -3,11 +3,11 @@
 //
 // The class has other virtual methods in every release. The list at LMS_METHODS names those of all, and this file takes
 // the signatures from the release it is compiled for.
-#include <ATen/LmsOverride.h>
 #include <ATen/cuda/LmsCudaDevices.h>
 #include <ATen/cuda/LmsIntercepts.h>
 #include <ATen/cuda/LmsStock.h>
 #include <ATen/lms/cuda_ipc.h>
+#include <ATen/lms/override.h>
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -196,7 +196,7 @@ LMS_METHODS(LMS_DEFINE_FORWARD, LMS_DEFINE_INTERCEPT)
 LMS_DEFINE_INTERCEPT(recordStream)
 
 #define LMS_LINK(method) , lms_override_##method<CUDAAllocator>::Link
-using DecoratorLinks = lms_torch::Chain<Decorator LMS_METHODS(LMS_LINK, LMS_LINK),
+using DecoratorLinks = lms::Chain<Decorator LMS_METHODS(LMS_LINK, LMS_LINK),
                                         lms_override_recordStream<c10::DeviceAllocator>::Link>::type;
 
 class LmsAllocator final : public DecoratorLinks {

@@ -1,6 +1,7 @@
-"""The native libraries behind :mod:`torch.lms`: found, loaded once, their C functions declared, their failures raised.
+"""The native libraries: found, loaded once, their C functions declared, their failures raised.
 
-A library is loaded when the first function that needs it is called, and not before.
+A library is loaded when the first function that needs it is called, and not before. What differs between frameworks is
+in ``_devices``.
 """
 
 from __future__ import annotations
@@ -12,18 +13,13 @@ import os
 import threading
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from . import _devices
+from ._kind import Device, Kind
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED, _DEVICE_FAILED = range(6)
-
-
-# The name under which every release has it that has it at all, from 1.13 on.
-OutOfMemoryError = getattr(torch.cuda, "OutOfMemoryError", RuntimeError)
 
 
 class Options(ctypes.Structure):
@@ -39,7 +35,7 @@ class Options(ctypes.Structure):
     ]
 
 
-class _PinToken(ctypes.Structure):
+class PinToken(ctypes.Structure):
     """``lms_pin_token`` of lms.h."""
 
     _fields_ = [("block", ctypes.c_void_p), ("generation", ctypes.c_uint64)]
@@ -47,7 +43,7 @@ class _PinToken(ctypes.Structure):
 
 _HANDLE = ctypes.c_void_p
 
-# What each kind of device has for itself, as lms_torch_<kind>_<name>. The kind's arguments come first.
+# What each kind of device has for itself, as <prefix><kind>_<name>. The kind's arguments come first.
 _OF_A_KIND: dict[str, tuple[Any, list[Any]]] = {
     "enable": (ctypes.c_int, [ctypes.POINTER(Options), ctypes.c_uint64]),
     "disable": (ctypes.c_int, []),
@@ -57,13 +53,12 @@ _OF_A_KIND: dict[str, tuple[Any, list[Any]]] = {
 
 # What serves the pagers of all devices. The CPU's library, the first that is loaded, has it.
 _OF_ALL: dict[str, tuple[Any, list[Any]]] = {
-    "lms_torch_observes_all": (ctypes.c_int, []),
     "lms_shutdown": (None, [_HANDLE]),
     "lms_set_limit": (ctypes.c_int, [_HANDLE, ctypes.c_uint64]),
     "lms_limit": (ctypes.c_uint64, [_HANDLE]),
     "lms_owns": (ctypes.c_int, [_HANDLE, ctypes.c_void_p]),
-    "lms_pin": (ctypes.c_int, [_HANDLE, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(_PinToken)]),
-    "lms_unpin": (None, [_HANDLE, _PinToken]),
+    "lms_pin": (ctypes.c_int, [_HANDLE, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(PinToken)]),
+    "lms_unpin": (None, [_HANDLE, PinToken]),
     "lms_scope_begin": (None, [_HANDLE]),
     "lms_scope_end": (None, [_HANDLE]),
     "lms_reclaim": (ctypes.c_int, [_HANDLE, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
@@ -82,7 +77,7 @@ _loaded: dict[str, ctypes.CDLL] = {}
 def load(kind: str = "cpu") -> ctypes.CDLL:
     """Returns the library of a kind of device, loading it on the first call. Thread-safe.
 
-    :raises RuntimeError: this build of PyTorch has no LMS for that kind.
+    :raises RuntimeError: this build of the framework has no LMS for that kind.
     """
     library = _loaded.get(kind)
     if library is None:
@@ -94,12 +89,10 @@ def load(kind: str = "cpu") -> ctypes.CDLL:
     return library
 
 
-def _find(kind: _devices.Kind) -> ctypes.CDLL:
-    folder = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")
-    prefix = f"lms_torch_{kind.name}_"
-    # A graft adds the first library next to PyTorch's own; in a full build the second one has the same symbols.
+def _find(kind: Kind) -> ctypes.CDLL:
+    prefix = f"{_devices.PREFIX}{kind.name}_"
     for name in kind.libraries:
-        path = os.path.join(folder, name)
+        path = os.path.join(_devices.FOLDER, name)
         if not os.path.exists(path):
             continue
         library = ctypes.CDLL(path)
@@ -109,19 +102,19 @@ def _find(kind: _devices.Kind) -> ctypes.CDLL:
                 declared = getattr(library, prefix + function)
                 declared.restype, declared.argtypes = result, index + arguments
             if not _loaded:
-                for function, (result, arguments) in _OF_ALL.items():
+                for function, (result, arguments) in {**_OF_ALL, **_devices.FUNCTIONS}.items():
                     declared = getattr(library, function)
                     declared.restype, declared.argtypes = result, arguments
             return library
     raise RuntimeError(
-        f"this build of PyTorch has no Large Model Support for {kind.name!r}: "
-        f"none of {', '.join(kind.libraries)} in {folder} has it"
+        f"this build of {_devices.FRAMEWORK} has no Large Model Support for {kind.name!r}: "
+        f"none of {', '.join(kind.libraries)} in {_devices.FOLDER} has it"
     )
 
 
-def call(device: _devices.Device, function: str, *arguments: Any) -> Any:
-    """Calls ``lms_torch_<kind>_<function>`` for a device."""
-    native = getattr(load(device.kind.name), f"lms_torch_{device.kind.name}_{function}")
+def call(device: Device, function: str, *arguments: Any) -> Any:
+    """Calls ``<prefix><kind>_<function>`` for a device."""
+    native = getattr(load(device.kind.name), f"{_devices.PREFIX}{device.kind.name}_{function}")
     return native(*device.kind.arguments(device.index), *arguments)
 
 
@@ -129,7 +122,8 @@ def check(status: int) -> None:
     """Raises what a failed C function's ``lms_status`` stands for, with the library's own sentence.
 
     :raises ValueError: an option is wrong.
-    :raises torch.cuda.OutOfMemoryError: no memory under the limit (strict), in the address space, or on the machine.
+    :raises torch.cuda.OutOfMemoryError, tf.errors.ResourceExhaustedError: no memory under the limit (strict), in the
+        address space, or on the machine.
     :raises OSError: the host store could not be created, written or read.
     :raises RuntimeError: this machine, or this state, cannot do that; or the device has failed.
     """
@@ -139,13 +133,13 @@ def check(status: int) -> None:
     if status == _INVALID_ARGUMENT:
         raise ValueError(message)
     if status == _OUT_OF_MEMORY:
-        raise OutOfMemoryError(message)
+        raise _devices.out_of_memory(message)
     if status == _STORE_FAILED:
         raise OSError(message)
     raise RuntimeError(message)
 
 
-def statistics(device: _devices.Device) -> dict[str, int]:
+def statistics(device: Device) -> dict[str, int]:
     """Every statistic of the device's pager by name; all zero while it has none."""
     library = load()
     found = map(library.lms_statistic_name, itertools.count())
@@ -162,20 +156,20 @@ def is_loaded() -> bool:
     return bool(_loaded)
 
 
-def enabled(device: _devices.Device) -> bool:
+def enabled(device: Device) -> bool:
     """Whether LMS is enabled for the device."""
     return device.kind.name in _loaded and bool(call(device, "enabled"))
 
 
-def pager(device: _devices.Device) -> int | None:
+def pager(device: Device) -> int | None:
     """The device's pager, from its first use on."""
     return call(device, "pager") if device.kind.name in _loaded else None
 
 
-def devices() -> list[_devices.Device]:
+def devices() -> list[Device]:
     """The devices of every kind that has been used."""
     kinds = [_devices.KINDS[name] for name in tuple(_loaded)]
-    return [_devices.Device(kind, index) for kind in kinds for index in range(kind.count())]
+    return [Device(kind, index) for kind in kinds for index in range(kind.count())]
 
 
 def pagers() -> list[int]:
@@ -188,17 +182,25 @@ def owner(address: int) -> int | None:
     return next((handle for handle in pagers() if load().lms_owns(handle, address)), None)
 
 
+def pin(pager: int, address: int, write: bool) -> PinToken | None:
+    """Keeps the block that contains ``address`` resident until :func:`unpin`; None when the pager has no such block."""
+    token = PinToken()
+    check(load().lms_pin(pager, address, write, ctypes.byref(token)))
+    return token if token.block else None
+
+
+def unpin(pager: int, token: PinToken) -> None:
+    """Ends what :func:`pin` began, once; also after the block was freed."""
+    load().lms_unpin(pager, token)
+
+
 @contextlib.contextmanager
 def resident(address: int) -> Iterator[None]:
     """Keeps the block that contains ``address`` resident; does nothing when the address is not LMS's."""
-    handle = owner(address)
-    if handle is None:
-        yield
-        return
-    library = load()
-    token = _PinToken()
-    check(library.lms_pin(handle, address, 1, ctypes.byref(token)))
+    pager = owner(address)
+    token = None if pager is None else pin(pager, address, True)
     try:
         yield
     finally:
-        library.lms_unpin(handle, token)
+        if token is not None:
+            unpin(pager, token)

@@ -1,4 +1,4 @@
-"""Attributes of PyTorch and Triton that are replaced while LMS is enabled, and put back when it is disabled.
+"""Attributes of the framework, and of what builds upon it, that are replaced while LMS is enabled, and then put back.
 
 Each row of a table names an attribute and how it is replaced; the rows are in the modules of the things they are about.
 With LMS off nothing differs from stock. A row whose owner does not exist in this release does not apply, and one whose

@@ -1,0 +1,96 @@
+"""What a program may ask of a device for which LMS is enabled: the functions that are the same in every framework."""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import functools
+from typing import TYPE_CHECKING
+
+from . import _arguments, _devices, _library
+
+if TYPE_CHECKING:
+    import os
+
+
+@functools.lru_cache(None)
+def shut_down_at_exit() -> None:
+    # The background workers must not outlive the interpreter; blocks stay readable.
+    atexit.register(lambda: [_library.load().lms_shutdown(pager) for pager in _library.pagers()])
+
+
+def _enabled_pager(device: _devices.AnyDevice) -> int:
+    found = _devices.find(device)
+    found.kind.settle(found.index)
+    pager = _library.pager(found) if _library.enabled(found) else None
+    if pager is None:
+        raise RuntimeError(f"LMS is not enabled; call {_devices.PACKAGE}.enable('{found}', limit=...) first")
+    return pager
+
+
+def limit(device: _devices.AnyDevice) -> int:
+    """The limit in bytes.
+
+    :raises RuntimeError: LMS is not enabled.
+    """
+    return _library.load().lms_limit(_enabled_pager(device))
+
+
+def set_limit(device: _devices.AnyDevice, nbytes: int) -> None:
+    """Changes the limit, and pages out until what is resident fits or nothing more can leave.
+
+    :param nbytes: the new limit in bytes, at least 0.
+    :raises ValueError: the device has less memory than that.
+    :raises OSError: the store could not be written; what was to leave is still resident.
+    :raises RuntimeError: LMS is not enabled, or the device has failed.
+    """
+    nbytes = _arguments.check_bytes("nbytes", nbytes, 0)
+    pager = _enabled_pager(device)
+    nbytes = _arguments.check_capacity("nbytes", nbytes, _devices.find(device))
+    _library.check(_library.load().lms_set_limit(pager, nbytes))
+
+
+def reclaim(device: _devices.AnyDevice, nbytes: int | None = None) -> int:
+    """Pages out inactive tensors now.
+
+    :param nbytes: stop when this many bytes have left; None pages out everything that can leave.
+    :returns: the bytes that left.
+    :raises OSError: the store could not be written; the tensors are intact.
+    :raises RuntimeError: LMS is not enabled, or the device has failed.
+    """
+    nbytes = _arguments.UINT64_MAX if nbytes is None else _arguments.check_bytes("nbytes", nbytes, 0)
+    pager = _enabled_pager(device)
+    reclaimed = ctypes.c_uint64()
+    _library.check(_library.load().lms_reclaim(pager, nbytes, ctypes.byref(reclaimed)))
+    return reclaimed.value
+
+
+def stats(device: _devices.AnyDevice) -> dict[str, int]:
+    """The pager's statistics by name; all zero before the first :func:`enable`. docs/statistics.md explains each."""
+    return _library.statistics(_devices.find(device))
+
+
+def reset_peak_stats(device: _devices.AnyDevice) -> None:
+    """Sets every ``*.peak`` of :func:`stats` to its current value."""
+    pager = _library.pager(_devices.find(device))
+    if pager is not None:
+        _library.load().lms_reset_peaks(pager)
+
+
+def trace_start(device: _devices.AnyDevice, path: str | os.PathLike[str]) -> None:
+    """Records every use of every managed tensor to the text file ``path``, until :func:`trace_stop`.
+
+    :raises OSError: the file cannot be written.
+    :raises RuntimeError: LMS is not enabled.
+    """
+    name = _arguments.check_path(path)
+    pager = _enabled_pager(device)
+    with open(name, "wb"):  # for Python's own error
+        pass
+    _library.check(_library.load().lms_trace_start(pager, name))
+
+
+def trace_stop(device: _devices.AnyDevice) -> None:
+    """Ends what :func:`trace_start` began, and closes the file."""
+    pager = _enabled_pager(device)
+    _library.check(_library.load().lms_trace_stop(pager))
