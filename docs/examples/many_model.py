@@ -1,0 +1,108 @@
+"""What the two ManyModel programs have in common: their options, and the table at the end."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from statistics import median
+
+from lms_step_log import StepLog
+
+MIB = 1 << 20
+OUT_OF_MEMORY = 3  # exit code: some combination did not fit
+
+COLUMNS = ("model", "image", "batch", "peak resident MiB", "total MiB", "moved MiB/step", "s/step", "last loss")
+
+
+def size(text):
+    """The bytes that a text like 512M, 1.5G or 1048576 means."""
+    number, unit = (text[:-1], text[-1].upper()) if text[-1:].isalpha() else (text, "")
+    try:
+        result = int(float(number) * {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30, "T": 1 << 40}[unit])
+    except (KeyError, ValueError, OverflowError):
+        result = -1
+    if result < 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write bytes, or 512M, 8G and the like")
+    return result
+
+
+def positive(text):
+    if not text.isdigit() or int(text) == 0:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number above 0")
+    return int(text)
+
+
+def parser(description, devices):
+    """The options, without those that one program alone has. `devices`: what ``--device`` takes."""
+    result = argparse.ArgumentParser(
+        description=f"{description} Sizes: bytes, or 512M, 8G and the like. Exit code {OUT_OF_MEMORY}: something did not "
+        "fit, which the table shows."
+    )
+    result.add_argument("models", nargs="+", metavar="MODEL")
+    result.add_argument("--image-size", type=positive, default=224, metavar="N", help="pixels (default %(default)s)")
+    result.add_argument(
+        "--batch", type=positive, nargs="+", default=[8], metavar="N", help="one run for each (default 8)"
+    )
+    result.add_argument("--steps", type=positive, default=5, metavar="N", help="of each run (default %(default)s)")
+    result.add_argument("--device", choices=devices, help=f"default: {devices[-1]} if there is one")
+    result.add_argument(
+        "--limit", type=size, metavar="SIZE", help="what tensors may occupy; a GPU's default: what is free"
+    )
+    result.add_argument("--policy", choices=("iteration", "lru"), default="iteration", help="default: %(default)s")
+    result.add_argument("--store", metavar="FOLDER", help="for files with what is paged out; default: host memory")
+    result.add_argument("--csv", metavar="FILE", help="write LMS's statistics of every step")
+    result.add_argument("--no-lms", action="store_true", help="train without LMS, to compare")
+    return result
+
+
+def check(parser, options, lms):
+    """Ends the program with a message where options contradict each other, or the framework has no LMS."""
+    if options.no_lms:
+        if options.limit is not None or options.store or options.csv:
+            parser.error("--no-lms goes with neither --limit nor --store nor --csv")
+    elif lms is None:
+        parser.error("this is the stock framework, without LMS: install a wheel that lmsbuild made, or use --no-lms")
+    elif options.device == "cpu" and options.limit is None:
+        parser.error("--device cpu needs --limit, or --no-lms")
+
+
+def enable(lms, device, options):
+    lms.enable(device, limit=options.limit, policy=options.policy, store=options.store)
+
+
+def run(options, lms, device, train, out_of_memory):
+    """Trains every model with every batch size, prints the table, and returns the program's exit code.
+
+    :param lms: the framework's LMS, or None.
+    :param train: a function of (model, batch, log) that calls ``log()`` after every step and returns the last loss.
+    :param out_of_memory: the exception, or a tuple of them, that the framework raises then.
+    """
+    log = StepLog(lms, device, options.csv)
+    table, code = [], 0
+    for name in options.models:
+        for batch in options.batch:
+            log.start(model=name, image=options.image_size, batch=batch)
+            try:
+                loss = f"{train(name, batch, log):.9g}"
+            except out_of_memory as error:
+                print(f"{name}, batch {batch}: {error}", file=sys.stderr)
+                loss, code = "out of memory", OUT_OF_MEMORY
+            table.append((name, str(options.image_size), str(batch), *_measured(log.rows, lms is not None), loss))
+            print(f"{name}, batch {batch}: {len(log.rows)} steps", file=sys.stderr)
+    log.close()
+    for row in (COLUMNS, ["---"] + ["---:"] * (len(COLUMNS) - 1), *table):
+        print(f"| {' | '.join(row)} |")
+    return code
+
+
+def _measured(rows, managed):
+    """What the table says of a run's steps. The first one, in which everything is made, counts for the peaks alone."""
+    if not rows:
+        return "-", "-", "-", "-"
+    later = rows[1:] or rows
+    seconds = f"{median(row['seconds'] for row in later):.3f}"
+    if not managed:
+        return "-", "-", "-", seconds
+    resident, total = (max(row[f"{name}_bytes.peak"] for row in rows) / MIB for name in ("resident", "allocated"))
+    moved = sum(row["out.bytes"] + row["in.bytes"] for row in later) / len(later) / MIB
+    return f"{resident:.1f}", f"{total:.1f}", f"{moved:.1f}", seconds
