@@ -36,7 +36,7 @@ def release_checks() -> list[Any]:
 
 def oldest_python(tag: str) -> str:
     """The version of the oldest interpreter that the tag has an official wheel for, of those that LMS runs on."""
-    found = catalogue.find_tag(paths.patches_folder(), tag)
+    found = catalogue.find_tag(paths.patches_folder(), tag, "pytorch")
     pythons = [python for python in map(python_of, found.interpreters) if python is not None]
     return min(pythons, key=minor_of)
 

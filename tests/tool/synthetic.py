@@ -69,7 +69,22 @@ before = '''
 '''
 """
 
+STATEMENTS = r"""
+[wheel.commit]
+files = ["torch/version.py"]
+pattern = '''(?m)^git_version(?:\s*:[^=]*)?\s*=\s*['"]([0-9a-f]{40})['"]'''
+
+[wheel.cuda]
+files = ["torch/version.py"]
+pattern = '''(?m)^cuda(?:\s*:[^=]*)?\s*=\s*'([\d.]+)''''
+
+[wheel.standard]
+files = ["*/TorchConfig.cmake"]
+pattern = '''\b(?:CXX_STANDARD |cxx_std_)(\d\d)\b'''
+"""
+
 SERIES = """pager_folder = "aten/src/ATen/lms"
+python_folder = "torch/lms"
 
 [[commit]]
 subject = "Add the pager"
@@ -100,6 +115,7 @@ name = "1.1"
 has = { "torch/lib/libc10.so" = "" }
 link = { torch_cpu = [] }
 
+{STATEMENTS}
 [graft]
 label = "lms1"
 python = 7
@@ -107,13 +123,14 @@ source_root = "aten/src"
 include = ["torch/include"]
 abi_library = "torch/lib/libc10.so"
 cuda_library = "torch/lib/libc10_cuda.so"
-install = ["torch/"]
+version_file = "torch/version.py"
+install = { "torch/" = "torch/" }
 
 [[graft.library]]
 path = "torch/lib/libtorch_lms.so"
 sources = ["aten/src/ATen/LmsPager.cpp", "aten/src/ATen/LmsTorch.cpp"]
 link = ["torch_cpu", "c10"]
-"""
+""".replace("{STATEMENTS}", STATEMENTS)
 
 
 @dataclass(frozen=True)
@@ -200,6 +217,7 @@ def write_sources(patches: Path, wheels: Mapping[str, str] | None = None) -> Pat
     """Writes the sources of a patch, laid out as in the repository."""
     files = {
         "pager/pager.h": b"#pragma once\n",
+        "python/_library.py": b"def load():\n    pass\n",
         "pytorch/files/aten/src/ATen/LmsPager.cpp": PAGER_SOURCE,
         "pytorch/files/aten/src/ATen/LmsTorch.cpp": TORCH_SOURCE,
         "pytorch/files/torch/lms/__init__.py": b"def enable():\n    pass\n",

@@ -17,7 +17,7 @@ from lmsbuild.target import target_for
 from lmsbuild.wheel import WheelFile, record_hash
 
 PATCHES = paths.patches_folder()
-TAG = catalogue.find_tag(PATCHES, "v2.13.0")
+TAG = catalogue.find_tag(PATCHES, "v2.13.0", "pytorch")
 
 
 @pytest.fixture(scope="module")

@@ -52,7 +52,7 @@ def test_every_tag_is_checked_and_the_failed_ones_are_named(three: Workshop) -> 
     cells = [[cell.strip() for cell in line.strip("|").split("|")] for line in lines]
     assert [row[0] for row in cells] == ["pytorch v2.12.0", "pytorch v2.14.0", "pytorch v2.15.0"]
     assert cells[0][1:-1] == ["`a1a1a1a1a1a1`", "none", "cxx11", "c++17", "2.0", f"**{synthetic.ABI}**", "builds"]
-    assert "run `lmsbuild generate v2.14.0`" in cells[1][-2]
+    assert "run `lmsbuild generate pytorch:v2.14.0`" in cells[1][-2]
     assert re.fullmatch(r"FAILS: the compiler failed .*LmsTorch.*", cells[2][-2])
     # Neither a wheel nor a base wheel is left, and nothing temporary.
     assert not list(three.folder.rglob("*lms1*.whl"))

@@ -20,13 +20,14 @@ TAGS = catalogue.tags(PATCHES)
 @pytest.fixture(scope="module")
 def everything() -> dict[str, dict[str, bytes]]:
     """The edited files of every tag; fetched side by side, for there are many, and kept in the cache from then on."""
-    links = ranged.links("torch")
+    links = {package: ranged.links(package) for package in {tag.package for tag in TAGS}}
+    cache = paths.cache_folder()
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(lambda tag: graft.originals(tag, paths.cache_folder(), None, links), TAGS)
-        return {tag.name: files for tag, files in zip(TAGS, found, strict=True)}
+        found = pool.map(lambda tag: graft.originals(PATCHES, tag, cache, None, links[tag.package]), TAGS)
+        return {tag.full_name: files for tag, files in zip(TAGS, found, strict=True)}
 
 
-@pytest.fixture(scope="module", params=TAGS, ids=lambda tag: tag.name)
+@pytest.fixture(scope="module", params=TAGS, ids=lambda tag: tag.full_name)
 def tag(request: pytest.FixtureRequest) -> Tag:
     found: Tag = request.param
     return found
@@ -34,7 +35,7 @@ def tag(request: pytest.FixtureRequest) -> Tag:
 
 @pytest.fixture
 def originals(tag: Tag, everything: dict[str, dict[str, bytes]]) -> dict[str, bytes]:
-    return everything[tag.name]
+    return everything[tag.full_name]
 
 
 def test_every_edited_file_is_upstreams_own(tag: Tag, originals: dict[str, bytes]) -> None:
@@ -53,7 +54,7 @@ def test_git_am_applies_it(tag: Tag, originals: dict[str, bytes], tmp_path: Path
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_bytes(data)
     git = ["git", "-C", tree, "-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "--allow-empty", "-qm", "base"]):
         subprocess.run([*git, *words], check=True)
     am = subprocess.run([*git, "am", patch.path], capture_output=True, text=True, check=False)
     assert am.returncode == 0, am.stderr

@@ -45,7 +45,7 @@ def made(
 
 
 def _grafted(wheel: Path) -> Grafted:
-    tag = catalogue.find_tag(PATCHES, parse_name(wheel).version.public)
+    tag = catalogue.find_tag(PATCHES, parse_name(wheel).version.public, "pytorch")
     return Grafted(tag, wheel, download.fetch(tag, target_for(None), paths.cache_folder()))
 
 

@@ -16,9 +16,10 @@ from lmsbuild.patch import Patch, read_patch
 from lmsbuild.wheel import parse_name
 
 PATCHES = paths.patches_folder()
-KNOWN = {tag.name: tag for tag in catalogue.tags(PATCHES)}
-CUDA_TAG = "v2.6.0"  # whose patched wheel is built for other tests, too
-TAGS = [KNOWN[name] for name in source.read_origin(PATCHES, "pytorch").debian if name in KNOWN]
+KNOWN = {tag.full_name: tag for tag in catalogue.tags(PATCHES)}
+CUDA_TAG = "pytorch:v2.6.0"  # whose patched wheel is built for other tests, too
+TAGS = [tag for tag in KNOWN.values() if tag.name in source.read_origin(PATCHES, tag.framework).debian]
+PYTORCH = [tag for tag in TAGS if tag.framework == "pytorch"]
 
 
 @dataclass(frozen=True)
@@ -33,13 +34,13 @@ class Patched:
         return subprocess.run(["git", "-C", self.tree, *words], capture_output=True, text=True, check=True).stdout
 
 
-@pytest.fixture(scope="module", params=TAGS, ids=lambda tag: tag.name)
+@pytest.fixture(scope="module", params=TAGS, ids=lambda tag: tag.full_name)
 def patched(
     request: pytest.FixtureRequest, debian_tree: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Patched:
     tag = request.param
     made = Patched(tag, read_patch(PATCHES / tag.patch_name), tmp_path_factory.mktemp("patched") / "tree")
-    subprocess.run(["git", "clone", "--quiet", debian_tree(tag.name), made.tree], check=True)
+    subprocess.run(["git", "clone", "--quiet", debian_tree(tag.full_name), made.tree], check=True)
     identity = ["-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
     words = ["git", "-C", made.tree, *identity, "am", PATCHES / tag.patch_name]
     am = subprocess.run(words, capture_output=True, text=True, check=False)
@@ -62,6 +63,7 @@ def test_git_am_gives_what_the_patch_says(patched: Patched) -> None:
     assert set(patched.git("diff", "--name-only", root, "HEAD").split()) == set(result)
 
 
+@pytest.mark.parametrize("patched", PYTORCH, indirect=True, ids=lambda tag: tag.full_name)
 def test_the_build_files_find_what_is_added(patched: Patched) -> None:
     """New sources are compiled by a full build without an edit: upstream's CMake files glob their folders."""
     cmake = (patched.tree / "aten/src/ATen/CMakeLists.txt").read_text()

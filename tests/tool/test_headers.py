@@ -37,7 +37,7 @@ def links() -> list[ranged.Link]:
 
 
 def _tag(name: str) -> Tag:
-    return catalogue.find_tag(PATCHES, name)
+    return catalogue.find_tag(PATCHES, name, "pytorch")
 
 
 @pytest.mark.parametrize("name", CUDA_SAMPLE)

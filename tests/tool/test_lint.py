@@ -59,13 +59,13 @@ def test_clang_tidy_of_the_pager() -> None:
 def test_clang_tidy_of_the_glue(built_wheel: Path, tmp_path: Path) -> None:
     with zipfile.ZipFile(built_wheel) as wheel:
         wheel.extractall(tmp_path, [name for name in wheel.namelist() if name.startswith("torch/include/")])
-    tag = catalogue.find_tag(PATCHES, parse_name(built_wheel).version.public)
+    tag = catalogue.find_tag(PATCHES, parse_name(built_wheel).version.public, "pytorch")
     _check_glue(tag, ["LmsTorch.cpp"], tmp_path, [])
 
 
 @pytest.mark.parametrize("name", ["v2.6.0", "v1.13.1"])
 def test_clang_tidy_of_the_cuda_glue(name: str, tmp_path: Path) -> None:
-    tag = catalogue.find_tag(PATCHES, name)
+    tag = catalogue.find_tag(PATCHES, name, "pytorch")
     base = headers.fetch(tag, headers.C10, paths.cache_folder())
     runtime = cuda.unpack(PATCHES, tag.cuda, paths.cache_folder(), tmp_path / "cuda")
     files = [path.removeprefix("aten/src/ATen/") for path in series.new_files(PATCHES, tag)]

@@ -66,7 +66,7 @@ def test_every_command_is_run_by_the_test_below() -> None:
 @pytest.mark.parametrize("tag", ["v2.6.0", "v1.13.1"])
 def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], tmp_path: Path) -> None:
     patches = paths.patches_folder()
-    name = catalogue.find_tag(patches, tag).patch_name
+    name = catalogue.find_tag(patches, tag, "pytorch").patch_name
     patch = read_patch(patches / name)
     own = tmp_path / "large-model-support/patches"
     own.mkdir(parents=True)
@@ -79,7 +79,8 @@ def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], 
     commands = _sections()
     assert "tag=v2.6.0\n" in commands["Get the source"]
     begin = commands["Get the source"].replace("tag=v2.6.0\n", f"tag={tag}\n")
-    begin = CLONE.sub(f"git clone --quiet '{debian_tree(tag)}' pytorch && git -C pytorch tag {tag}", begin)
+    tree = debian_tree(f"pytorch:{tag}")
+    begin = CLONE.sub(f"git clone --quiet '{tree}' pytorch && git -C pytorch tag {tag}", begin)
     script = [
         "set -e",
         begin,

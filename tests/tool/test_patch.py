@@ -197,7 +197,7 @@ def test_a_tree_at_another_tag_is_named_by_its_files(workshop: Workshop) -> None
     done = workshop.run("patch", "v2.13.0", tree)
     assert done.returncode == OtherRelease.exit_code, done.stderr
     assert f"{tree} is at v2.12.0, not at v2.13.0 (its version.txt says 2.12.0a0)" in done.stderr
-    assert f"lmsbuild patch v2.12.0 {tree}" in done.stderr
+    assert f"lmsbuild patch pytorch:v2.12.0 {tree}" in done.stderr
 
 
 def test_a_tree_at_another_tag_with_the_same_files_is_named_by_its_commit(workshop: Workshop) -> None:

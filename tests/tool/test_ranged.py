@@ -168,23 +168,23 @@ def test_the_edited_files_are_had_either_way(
         found: Callable[..., str] = lambda *words: shelf.address
         monkeypatch.setattr(ranged, "locate", found)
         shelf.spoil = "" if locate == "parts" else "whole"
-    originals = graft.originals(workshop.tag, workshop.cache, None)
+    originals = graft.originals(workshop.patches, workshop.tag, workshop.cache, None)
     assert originals == {"torch/__init__.py": synthetic.INIT, "torch/cuda/__init__.py": synthetic.CUDA_INIT}
     assert bool(list(workshop.cache.rglob("*.whl"))) is (locate == "whole")
     shelf.spoil = "gone"  # and now without any network
     shutil.rmtree(listed)
-    assert graft.originals(workshop.tag, workshop.cache, None) == originals
+    assert graft.originals(workshop.patches, workshop.tag, workshop.cache, None) == originals
 
 
 def test_an_edited_file_that_is_damaged_in_the_cache_is_fetched_again(workshop: Workshop, listed: Path) -> None:
     synthetic.write_sources(workshop.patches, {workshop.base.name: ""})
-    originals = graft.originals(workshop.tag, workshop.cache, None)
+    originals = graft.originals(workshop.patches, workshop.tag, workshop.cache, None)
     kept = sorted((workshop.cache / "blobs").iterdir())
     assert [path.name for path in kept] == sorted(workshop.tag.blobs.values())
     kept[0].write_bytes(b"damaged")
-    assert graft.originals(workshop.tag, workshop.cache, None) == originals
+    assert graft.originals(workshop.patches, workshop.tag, workshop.cache, None) == originals
     kept[1].unlink()
-    assert graft.originals(workshop.tag, workshop.cache, None) == originals
+    assert graft.originals(workshop.patches, workshop.tag, workshop.cache, None) == originals
 
 
 def test_hashes_are_those_that_the_registry_states(workshop: Workshop, listed: Path) -> None:

@@ -38,6 +38,7 @@ def test_the_series_has_the_commits_in_order_and_touches_what_it_says(workshop: 
         "aten/src/ATen/LmsPager.cpp",
         "aten/src/ATen/LmsTorch.cpp",
         "torch/lms/__init__.py",
+        "torch/lms/_library.py",
         "test/test_lms.py",
     }
 
@@ -266,7 +267,7 @@ def test_generate_writes_and_check_compares(workshop: Workshop) -> None:
     before = patch.read_bytes()
     stale = workshop.run(*words, "--check")
     assert (stale.returncode, patch.read_bytes()) == (20, before)
-    assert "run `lmsbuild generate v2.13.0`" in stale.stderr
+    assert "run `lmsbuild generate pytorch:v2.13.0`" in stale.stderr
     made = workshop.run(*words)
     assert (made.returncode, made.stdout.strip()) == (0, str(patch))
     assert workshop.run(*words, "--check").returncode == 0

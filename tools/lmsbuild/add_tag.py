@@ -33,6 +33,7 @@ class Options:
     cache: Path
     base_wheel: Path | None  # None: fetch it
     update: bool  # whether the tag may be there already
+    package: str | None = None  # the one of the framework's packages whose wheel is built and tried; None: the first
 
 
 def add(options: Options) -> Iterator[str]:
@@ -52,11 +53,13 @@ def _add(options: Options, name: str, scratch: Path) -> str:
     if name in known and not options.update:
         raise TagExists(f"{options.framework} {name} is in the catalogue: `--update` reads it anew")
     report.stage("release")
-    package, version = catalogue.package(patches, options.framework), name.removeprefix("v")
+    packages, version = catalogue.packages(patches, options.framework), name.removeprefix("v")
     oldest = series.oldest_python(patches, options.framework)
     options.target.check_python(oldest)
-    wheels = release.wheels(package, version, oldest)
-    base = _base_wheel(options, Release(package, version, wheels))
+    wheels = {}
+    for package in packages:
+        wheels.update(release.wheels(package, version, oldest))
+    base = _base_wheel(options, Release(options.package or packages[0], version, wheels))
     with WheelFile(base) as wheel:
         if wheel.name.version.local:
             raise BadRelease(
@@ -64,7 +67,10 @@ def _add(options: Options, name: str, scratch: Path) -> str:
                 "look in: give the official wheel with --base-wheel"
             )
         tag = release.read(patches, options.framework, name, wheels, wheel)
-        originals = {path: wheel.read(path) for path in tag.blobs}
+        originals = {path: wheel.read(member) for path, member in graft.edited_members(patches, tag).items()}
+        if wheel.name.package != packages[0]:
+            tag = release.of_main_package(patches, tag)
+        tag = release.of_builds(patches, tag)
     staged = scratch / name / "patches"
     shutil.copytree(patches, staged, ignore=shutil.ignore_patterns("*.patch", "__pycache__"))
     rows.write(staged, tag)

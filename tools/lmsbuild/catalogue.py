@@ -6,11 +6,11 @@ import difflib
 import re
 import sys
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.errors import BadSources, UnknownFramework, UnknownTag
+from lmsbuild.errors import AmbiguousTag, BadSources, UnknownFramework, UnknownPackage, UnknownTag
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -33,9 +33,10 @@ class Release:
 class Tag(Release):
     """A release of a framework."""
 
+    packages: tuple[str, ...]  # that the release is published as; the first is the one that the row describes
     framework: str
     name: str  # upstream's tag, such as v2.13.0
-    commit: str  # upstream's commit at that tag, as the official wheel states it
+    commit: str  # upstream's commit at that tag, as the official wheel states it: whole, or its first digits
     cuda: str  # CUDA version of the official wheel, such as 12.4; empty: it has none
     abi: str  # C++ strings of the official wheel: "cxx11" or "pre-cxx11"
     standard: str  # C++ standard that the release's headers need, as -std= takes it
@@ -49,6 +50,11 @@ class Tag(Release):
     def interpreters(self) -> list[str]:
         """The ABI tags of the known official wheels, such as cp312."""
         return sorted({name.split("-")[-2] for name in self.wheels})
+
+    @property
+    def full_name(self) -> str:
+        """The tag as every command takes it, whatever tags other frameworks have."""
+        return f"{self.framework}:{self.name}"
 
     @property
     def number(self) -> tuple[int, ...]:
@@ -82,9 +88,10 @@ def tags(patches: Path) -> list[Tag]:
     found = []
     for framework in frameworks(patches):
         table = read_toml(patches / framework / "tags.toml")
-        for row in table["tag"]:
+        for row in table.get("tag", ()):
             found.append(
                 Tag(
+                    packages=(table["package"], *table.get("variants", ())),
                     framework=framework,
                     name=row["name"],
                     commit=row["commit"],
@@ -104,17 +111,37 @@ def tags(patches: Path) -> list[Tag]:
     return found
 
 
-def package(patches: Path, framework: str) -> str:
-    """The package that a framework's wheels are of."""
-    return str(read_toml(patches / framework / "tags.toml")["package"])
+def packages(patches: Path, framework: str) -> tuple[str, ...]:
+    """The packages that a framework is published as; the first is the one that the rows describe."""
+    table = read_toml(patches / framework / "tags.toml")
+    return (table["package"], *table.get("variants", ()))
+
+
+def of_package(tag: Tag, package: str | None) -> Tag:
+    """The tag with the wheels of one of its packages alone; None: as it is. Raises UnknownPackage."""
+    if package is None:
+        return tag
+    if package not in tag.packages:
+        raise UnknownPackage(f"{tag.framework} is not published as {package!r}, but as {' or '.join(tag.packages)}")
+    own = {name: digest for name, digest in tag.wheels.items() if name.split("-")[0].replace("_", "-") == package}
+    return replace(tag, package=package, wheels=own)
 
 
 def find_tag(patches: Path, name: str, framework: str | None = None) -> Tag:
-    """The tag called `name`; "2.13.0" is taken for "v2.13.0". Raises UnknownTag with the nearest one."""
+    """The tag called `name`, such as v2.13.0, 2.13.0, or, when several frameworks have one of that name, pytorch:v2.13.0.
+
+    Raises UnknownTag with the nearest one, or AmbiguousTag.
+    """
+    if ":" in name:
+        framework, _, name = name.partition(":")
+        check_framework(patches, framework)
     known = [tag for tag in tags(patches) if framework in (None, tag.framework)]
-    for tag in known:
-        if name in (tag.name, tag.name.removeprefix("v")):
-            return tag
+    found = [tag for tag in known if name in (tag.name, tag.name.removeprefix("v"))]
+    if len(found) == 1:
+        return found[0]
+    if found:
+        choice = " or ".join(tag.full_name for tag in found)
+        raise AmbiguousTag(f"{len(found)} frameworks have a tag {found[0].name}: write {choice}")
     names = [tag.name for tag in known]
     what = f"{framework} tag" if framework else "tag"
     raise UnknownTag(f"there is no {what} {name!r}.{nearest(name, names)} `lmsbuild list` shows them all.")

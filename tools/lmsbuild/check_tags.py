@@ -20,6 +20,7 @@ from lmsbuild.wheel import WheelFile
 from lmsbuild.workspace import workspace
 
 _OF_ITS_TIME = ("trained", "records")  # what of a row does not follow from every wheel of the release
+_OF_MAIN_PACKAGE = ("package", "cuda", "supports")  # what does not follow from the wheels of every package
 _HEAD = """# Tags
 
 Every tag that the patch is made for. `lmsbuild tag check --all --table docs/tags.md` writes this file: it takes each tag's
@@ -132,14 +133,15 @@ def _check_row(tag: Tag, patches: Path, base: Path) -> bool:
     """
     with WheelFile(base) as wheel:
         read = release.read(patches, tag.framework, tag.name, tag.wheels, wheel)
-        different = [key for key in vars(tag) if key not in _OF_ITS_TIME and getattr(read, key) != getattr(tag, key)]
-        if read.cuda and different:
+        apart = {*_OF_ITS_TIME, *(() if read.cuda else _OF_MAIN_PACKAGE)}
+        different = [key for key in vars(tag) if key not in apart and getattr(read, key) != getattr(tag, key)]
+        if different:
             raise BadSources(
                 f"tags.toml says {different[0]} = {getattr(tag, different[0])} of {tag.name}, its wheel "
                 f"{getattr(read, different[0])}: read it anew with `lmsbuild tag add {tag.framework} {tag.name} --update`"
             )
-        originals = {name: wheel.read(name) for name in tag.blobs}
+        originals = {path: wheel.read(name) for path, name in graft.edited_members(patches, tag).items()}
     path = patches / tag.patch_name
     if not path.is_file() or path.read_bytes() != series.generate(patches, tag, originals):
-        raise StalePatch(f"{path.name} is not what its sources generate: run `lmsbuild generate {tag.name}`")
+        raise StalePatch(f"{path.name} is not what its sources generate: run `lmsbuild generate {tag.full_name}`")
     return bool(read.cuda)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import signal
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from types import FrameType
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import click
 
@@ -35,6 +36,9 @@ _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
 _verbose = click.option("-v", "--verbose", is_flag=True, help="Show every command that runs.")
 _base_wheel = click.option("--base-wheel", type=_FILE, help="An official wheel; without it, pip fetches one.")
+_package = click.option(
+    "--package", help="Which of the framework's packages, such as tensorflow-cpu; without it, the first that it lists."
+)
 _source = click.option(
     "--source",
     "source_",
@@ -60,25 +64,52 @@ def cli() -> None:
     """Builds framework wheels with Large Model Support: training in more memory than there is."""
 
 
+def _build_options(command_: Callable[..., None]) -> Callable[..., None]:
+    """The options of the commands that build a wheel."""
+    options = (
+        click.argument("tag"),
+        click.option("--python", help="Interpreter to build for, such as 3.12; without it, the running one."),
+        _base_wheel,
+        click.option("--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for the wheel."),
+        click.option(
+            "--mode",
+            type=click.Choice(["graft", "full"]),
+            default="graft",
+            show_default=True,
+            help="Patch the official wheel, in a minute, or run the framework's own build, for hours.",
+        ),
+        _source,
+        click.option(
+            "--jobs", type=click.IntRange(min=1), help="Compilers at once; without it, as many as memory allows."
+        ),
+        click.option("--resume", is_flag=True, help="Go on with a full build that did not end."),
+        click.option("--dry-run", is_flag=True, help="Print the commands of a full build, to be run by hand."),
+        _verbose,
+    )
+    for option in reversed(options):
+        command_ = option(command_)
+    return command_
+
+
 @cli.command()
-@click.argument("tag")
-@click.option("--python", help="Interpreter to build for, such as 3.12; without it, the running one.")
-@_base_wheel
-@click.option("--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for the wheel.")
-@click.option(
-    "--mode",
-    type=click.Choice(["graft", "full"]),
-    default="graft",
-    show_default=True,
-    help="Patch the official wheel, in a minute, or run the framework's own build, for hours.",
-)
-@_source
-@click.option("--jobs", type=click.IntRange(min=1), help="Compilers at once; without it, as many as memory allows.")
-@click.option("--resume", is_flag=True, help="Go on with a full build that did not end.")
-@click.option("--dry-run", is_flag=True, help="Print the commands of a full build, to be run by hand.")
-@_verbose
-def pytorch(
-    tag: str,
+@_build_options
+def pytorch(tag: str, **asked: Any) -> None:
+    """Build a PyTorch wheel of TAG, such as v2.13.0, with Large Model Support."""
+    _build(catalogue.find_tag(paths.patches_folder(), tag, "pytorch"), **asked)
+
+
+@cli.command()
+@_build_options
+@_package
+def tensorflow(tag: str, package: str | None, **asked: Any) -> None:
+    """Build a TensorFlow wheel of TAG, such as v2.14.1, with Large Model Support."""
+    found = catalogue.find_tag(paths.patches_folder(), tag, "tensorflow")
+    _build(catalogue.of_package(found, package), **asked)
+
+
+def _build(
+    tag: catalogue.Tag,
+    *,
     python: str | None,
     base_wheel: Path | None,
     output: Path,
@@ -89,14 +120,12 @@ def pytorch(
     dry_run: bool,
     verbose: bool,
 ) -> None:
-    """Build a PyTorch wheel of TAG, such as v2.13.0, with Large Model Support."""
     report.configure(verbose=verbose)
-    patches = paths.patches_folder()
-    found, cache = catalogue.find_tag(patches, tag, "pytorch"), paths.cache_folder()
+    patches, cache = paths.patches_folder(), paths.cache_folder()
     if mode == "full":
         if base_wheel:
             raise click.UsageError("--mode full builds from source: it takes no --base-wheel")
-        planned = plan.make(plan.Options(found, patches, cache, output, python, source_, jobs))
+        planned = plan.make(plan.Options(tag, patches, cache, output, python, source_, jobs))
         if dry_run:
             for lacking in plan.missing(planned):
                 report.note(f"missing: {lacking}")
@@ -106,10 +135,7 @@ def pytorch(
         return
     if source_ or jobs or resume or dry_run:
         raise click.UsageError("--source, --jobs, --resume and --dry-run are for --mode full; a graft needs no source")
-    options = graft.Options(
-        tag=found, target=target_for(python), patches=patches, cache=cache, output=output, base_wheel=base_wheel
-    )
-    click.echo(graft.build(options))
+    click.echo(graft.build(graft.Options(tag, target_for(python), patches, cache, output, base_wheel)))
 
 
 @cli.command(name="list")
@@ -117,7 +143,8 @@ def list_tags() -> None:
     """List the tags and what each supports."""
     for tag in catalogue.tags(paths.patches_folder()):
         click.echo(
-            f"{tag.framework} {tag.name}: {tag.package} {tag.version}, pages tensors on {', '.join(tag.supports)}"
+            f"{tag.framework} {tag.name}: {' or '.join(tag.packages)} {tag.version}, pages tensors on "
+            f"{', '.join(tag.supports)}"
         )
         click.echo(f"  official wheels known for {', '.join(tag.interpreters)}")
 
@@ -173,7 +200,7 @@ def generate(tags: tuple[str, ...], every: bool, base_wheel: Path | None, check:
     cache = paths.cache_folder()
     for tag in _chosen(patches, tags, every):
         with disk_failures(cache):
-            originals = graft.originals(tag, cache, base_wheel)
+            originals = graft.originals(patches, tag, cache, base_wheel)
         generated = series.generate(patches, tag, originals)
         target = patches / tag.patch_name
         if not check:
@@ -181,7 +208,7 @@ def generate(tags: tuple[str, ...], every: bool, base_wheel: Path | None, check:
                 rows.replace_file(target, generated)
             click.echo(target)
         elif not target.is_file() or target.read_bytes() != generated:
-            raise StalePatch(f"{target.name} is not what its sources generate: run `lmsbuild generate {tag.name}`")
+            raise StalePatch(f"{target.name} is not what its sources generate: run `lmsbuild generate {tag.full_name}`")
 
 
 def _chosen(patches: Path, names: tuple[str, ...], every: bool) -> list[catalogue.Tag]:
@@ -218,9 +245,16 @@ def tag_group() -> None:
 @click.option("--python", help="Interpreter whose wheel is read and tried, such as 3.12; without it, the running one.")
 @click.option("--update", is_flag=True, help="Read a tag anew that is in the catalogue already.")
 @_base_wheel
+@_package
 @_verbose
 def add(
-    framework: str, tags: tuple[str, ...], python: str | None, update: bool, base_wheel: Path | None, verbose: bool
+    framework: str,
+    tags: tuple[str, ...],
+    python: str | None,
+    update: bool,
+    base_wheel: Path | None,
+    package: str | None,
+    verbose: bool,
 ) -> None:
     """Add TAGS, such as v2.16.0, to the catalogue of FRAMEWORK, with their patches.
 
@@ -242,6 +276,7 @@ def add(
         cache=paths.cache_folder(),
         base_wheel=base_wheel,
         update=update,
+        package=package,
     )
     for said in add_tag.add(options):
         click.echo(said)
@@ -252,12 +287,15 @@ def add(
 @click.option("--all", "every", is_flag=True, help="Check every tag that there is.")
 @click.option("--smoke", is_flag=True, help="Also install each patched wheel and train a model with it.")
 @click.option("--table", type=_FILE, help="Write the results to this file; with --all it is docs/tags.md.")
+@_package
 @_verbose
-def check(tags: tuple[str, ...], every: bool, smoke: bool, table: Path | None, verbose: bool) -> None:
+def check(
+    tags: tuple[str, ...], every: bool, smoke: bool, table: Path | None, package: str | None, verbose: bool
+) -> None:
     """Compile and link the graft of each of TAGS against its official wheel, and make all checks of a build."""
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
-    chosen = _chosen(patches, tags, every)
+    chosen = [catalogue.of_package(tag, package) for tag in _chosen(patches, tags, every)]
     cache = paths.cache_folder()
     with disk_failures(cache):
         results = check_tags.check(chosen, patches, cache, smoke)

@@ -64,15 +64,17 @@ def compile_sources(
         f"-ffile-prefix-map={tree.patched}=.",
         f"-ffile-prefix-map={tree.base}=.",
         f"-I{tree.patched / graft.source_root}",
+        *(f"-D{macro}" for macro in graft.define),
         *(f"-isystem{tree.base / folder}" for folder in graft.include),
     ]
     objects = {}
     commands: list[list[str | Path]] = []
     for library in libraries:
         own = [f"-isystem{_runtime(tree).include}"] if library.cuda else []
-        for source in library.sources:
+        for source in (*library.sources, *library.cuda_sources):
             objects[source] = scratch / f"{Path(source).stem}.o"
-            commands.append([*cxx, *flags, *own, "-c", tree.patched / source, "-o", objects[source]])
+            macros = [f"-D{macro}" for macro in library.cuda_define if source in library.cuda_sources]
+            commands.append([*cxx, *flags, *macros, *own, "-c", tree.patched / source, "-o", objects[source]])
     for finished in command.run_all(commands, folder=scratch, on_finish=on_done):
         _check(finished, tree.patched)
     for library in libraries:
@@ -96,7 +98,8 @@ def build_libraries(
     objects = compile_sources(libraries, graft, standard, tree, scratch, on_done)
     built = {}
     for library in libraries:
-        built[library.path] = _link(library, [objects[source] for source in library.sources], tree, scratch)
+        own = [objects[source] for source in (*library.sources, *library.cuda_sources)]
+        built[library.path] = _link(library, own, tree, scratch)
         on_done(len(objects) + len(built))
     return built
 

@@ -28,7 +28,7 @@ class Runtime:
 
 
 def version_of(version_file: bytes, missing: str | None = None) -> str:
-    """The CUDA version that a wheel was built for, such as 12.4, by its version.py.
+    """The CUDA version that a wheel of PyTorch was built for, such as 12.4, by its version.py.
 
     Where it states none, returns `missing`; raises UnknownCuda when that is None.
     """

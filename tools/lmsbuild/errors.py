@@ -289,6 +289,18 @@ class ChecksFailed(Failure):
     exit_code = 49
 
 
+class AmbiguousTag(Failure):
+    """Several frameworks have a tag of that name."""
+
+    exit_code = 50
+
+
+class UnknownPackage(Failure):
+    """The framework is not published as a package of that name."""
+
+    exit_code = 51
+
+
 @contextmanager
 def disk_failures(*places: object) -> Iterator[None]:
     """Turns the system's errors while files are written below `places` into failures that say what to do."""

@@ -20,6 +20,16 @@ class Generation:
     name: str
     has: Mapping[str, str]  # files of its wheels, and a text in each; empty: any
     link: Mapping[str, Sequence[str]]  # what it has instead of a library, by the library's name
+    rename: Mapping[str, str]  # folders that have another name in its wheels
+    define: tuple[str, ...]  # macros that its headers need, as -D takes them
+    standard: str  # the C++ standard that its headers need; empty: each wheel states it
+
+    def member(self, path: str) -> str:
+        """What `path`, as series.toml has it, is called in wheels of this generation."""
+        for folder, name in self.rename.items():
+            if path.startswith(folder):
+                return name + path.removeprefix(folder)
+        return path
 
 
 @dataclass(frozen=True)
@@ -32,7 +42,17 @@ class Only:
 
 def read(table: Mapping[str, Any]) -> list[Generation]:
     """The generations in series.toml, in the order in which a wheel is compared with them."""
-    return [Generation(row["name"], row["has"], row.get("link", {})) for row in table["generation"]]
+    return [
+        Generation(
+            name=row["name"],
+            has=row["has"],
+            link=row.get("link", {}),
+            rename=row.get("rename", {}),
+            define=tuple(row.get("define", ())),
+            standard=row.get("standard", ""),
+        )
+        for row in table["generation"]
+    ]
 
 
 def read_only(table: Mapping[str, Any]) -> list[Only]:

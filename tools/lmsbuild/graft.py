@@ -12,15 +12,25 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from lmsbuild import blobs, compile, cuda, download, ranged, report, symbols
+from lmsbuild import api_modules, blobs, compile, config_message, cuda, download, ranged, report, symbols
 from lmsbuild.archive import ArchiveWriter, Date
 from lmsbuild.catalogue import Tag
-from lmsbuild.errors import BadSources, DamagedWheel, DownloadFailed, WrongVersion, disk_failures
+from lmsbuild.errors import (
+    BadRelease,
+    BadSources,
+    DamagedWheel,
+    DownloadFailed,
+    UnknownCuda,
+    WrongVersion,
+    disk_failures,
+)
 from lmsbuild.patch import Patch, apply_to_folder, read_patch
 from lmsbuild.series import Graft, Library, oldest_python, read_series
 from lmsbuild.target import Target, glibc_minor, target_for
 from lmsbuild.wheel import WheelFile, record_hash, record_text
 from lmsbuild.workspace import publish, workspace
+
+_DATA = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")  # where installers put what comes after it beside the rest
 
 
 @dataclass(frozen=True)
@@ -63,14 +73,28 @@ def base_wheel(tag: Tag, target: Target, cache: Path, given: Path | None) -> Pat
 
 
 def originals(
-    tag: Tag, cache: Path, given: Path | None, links: Sequence[ranged.Link] | None = None
+    patches: Path, tag: Tag, cache: Path, given: Path | None, links: Sequence[ranged.Link] | None = None
 ) -> dict[str, bytes]:
     """The files that the patch of `tag` edits, by path: as `read_members`, which see. They are kept in the cache."""
     kept = blobs.load(cache, tag.blobs) if given is None else None
     if kept is None:
-        kept = read_members(tag, tag.blobs, cache, given, links)
+        members = edited_members(patches, tag)
+        read = read_members(tag, members.values(), cache, given, links)
+        kept = {path: read[name] for path, name in members.items()}
         blobs.store(cache, tag.blobs, kept)
     return kept
+
+
+def edited_members(patches: Path, tag: Tag) -> dict[str, str]:
+    """What the files that the patch of `tag` edits are called in the wheel, by path. Raises BadSources."""
+    description = read_series(patches, tag).graft
+    found = {}
+    for path in tag.blobs:
+        member = description.member(path)
+        if member is None:
+            raise BadSources(f"edits.toml edits {path}, which is not in the wheel, by `install` in series.toml")
+        found[path] = member
+    return found
 
 
 def read_members(
@@ -100,14 +124,24 @@ def read_members(
 def check_identity(wheel: WheelFile, tag: Tag, target: Target) -> None:
     """Raises WrongVersion or WrongPlatform when the wheel is not one of `tag` for `target`."""
     name = wheel.name
-    if name.package != tag.package or name.version.public != tag.version:
+    if name.package not in tag.packages or name.version.public != tag.version:
+        needed = " or ".join(tag.packages)
         raise WrongVersion(
-            f"{wheel.path.name} is {name.package} {name.version}, but {tag.name} needs {tag.package} {tag.version}: "
+            f"{wheel.path.name} is {name.package} {name.version}, but {tag.name} needs {needed} {tag.version}: "
             "give a wheel of that version, or leave out --base-wheel to have it fetched"
         )
     if name.is_patched:
         raise WrongVersion(f"{wheel.path.name} is patched already: give the official wheel")
     target.check(name, wheel.path.name)
+
+
+def check_complete(wheel: WheelFile, graft: Graft) -> None:
+    """Raises BadRelease when the wheel has none of the framework's libraries, but only requires a package that has them."""
+    if graft.abi_library not in wheel.members:
+        raise BadRelease(
+            f"{wheel.path.name} has no {graft.abi_library}: it holds no build of the framework, but requires a package "
+            "that does. Give a wheel of that one with --base-wheel"
+        )
 
 
 @dataclass(frozen=True)
@@ -130,10 +164,12 @@ def _build(options: Options) -> Path:
     with workspace(options.output) as scratch, WheelFile(base) as wheel:
         compiled = compile_graft(options, wheel, scratch)
         report.stage("graft")
-        graft, version_file = compiled.graft, f"{options.tag.package}/version.py"
+        graft = compiled.graft
         changed = _changed_files(graft, compiled.tree.patched, list(compiled.patch.result))
+        changed.update(_generated_files(graft, wheel))
         identity = _identity(wheel, compiled, options.target)
-        changed[version_file] = _edit_version(wheel.read(version_file), graft)
+        if graft.version_file:
+            changed[graft.version_file] = _edit_version(wheel.read(graft.version_file), graft)
         changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
         finished = scratch / identity.file_name
         _write(wheel, identity, changed, compiled, finished)
@@ -149,38 +185,45 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     graft = read_series(options.patches, tag).graft
     patch = read_patch(options.patches / tag.patch_name)
     check_identity(wheel, tag, options.target)
+    check_complete(wheel, graft)
     libraries = fitting_libraries(graft, wheel)
-    tree = compile.Tree(scratch / "patched", scratch / "base", _cuda_runtime(wheel, libraries, options, scratch))
+    tree = compile.Tree(scratch / "patched", scratch / "base", _cuda_runtime(wheel, graft, libraries, options, scratch))
     report.stage("verify")
-    corrected = _verify(wheel, tag, graft, libraries, tree, set(patch.edited))
+    corrected = _verify(wheel, tag, graft, libraries, tree, patch.edited)
     _check_catalogue(wheel, graft, tag, tree)
     tree = replace(tree, cuda=_own_runtime(wheel, tree, scratch))
     report.stage("patch")
     apply_to_folder(patch, tree.patched)
     report.stage("compile")
-    steps = sum(len(library.sources) + 1 for library in libraries)
+    steps = sum(len(library.sources) + len(library.cuda_sources) + 1 for library in libraries)
     with report.progress("compile", steps) as show:
         built = compile.build_libraries(libraries, graft, tag.standard, tree, scratch, show)
     return Compiled(tree, graft, patch, libraries, built, corrected)
 
 
 def fitting_libraries(graft: Graft, wheel: WheelFile) -> list[Library]:
-    """The libraries of the graft that this wheel gets."""
-    return [library for library in graft.libraries if not library.requires or library.requires in wheel.members]
+    """The libraries of the graft that this wheel gets, with the sources that each has for it."""
+    fitting = [library for library in graft.libraries if not library.requires or library.requires in wheel.members]
+    if any(library.cuda_sources for library in fitting) and not cuda_version(wheel, graft):
+        return [replace(library, cuda_sources=()) for library in fitting]
+    return fitting
 
 
-def cuda_version(wheel: WheelFile, tag: Tag, graft: Graft) -> str:
-    """The CUDA version of a wheel, by its version.py; empty when it has no CUDA. Raises UnknownCuda."""
-    if graft.cuda_library not in wheel.members:
+def cuda_version(wheel: WheelFile, graft: Graft) -> str:
+    """The CUDA version of a wheel, as it states it; empty when it has no CUDA. Raises UnknownCuda."""
+    if graft.cuda_library and graft.cuda_library not in wheel.members:
         return ""
-    return cuda.version_of(wheel.read(f"{tag.package}/version.py"))
+    stated = graft.states.cuda.read(wheel)
+    if not stated and graft.cuda_library:
+        raise UnknownCuda(f"the base wheel has CUDA libraries, but states no CUDA version (in {graft.states.cuda})")
+    return stated[0] if stated else ""
 
 
 def _check_catalogue(wheel: WheelFile, graft: Graft, tag: Tag, tree: compile.Tree) -> None:
     """A wheel is built with the CUDA version and the C++ ABI that it has itself. If the catalogue knows the wheel, what
     it says of them has to be true: raises BadSources when it is not. Wheels without CUDA are other builds.
     """
-    version = cuda_version(wheel, tag, graft)
+    version = cuda_version(wheel, graft)
     abi = symbols.abi(tree.base / graft.abi_library)
     for what, found, stated in (("CUDA version", version, tag.cuda), ("C++ ABI", abi, tag.abi)):
         if not version or found == stated:
@@ -193,12 +236,13 @@ def _check_catalogue(wheel: WheelFile, graft: Graft, tag: Tag, tree: compile.Tre
         report.note(f"the {what} of {wheel.path.name} is {found}, not {stated or 'none'} as of the official wheel")
 
 
-def _cuda_runtime(wheel: WheelFile, libraries: list[Library], options: Options, scratch: Path) -> cuda.Runtime | None:
+def _cuda_runtime(
+    wheel: WheelFile, graft: Graft, libraries: list[Library], options: Options, scratch: Path
+) -> cuda.Runtime | None:
     if not any(library.cuda for library in libraries):
         return None
     report.stage("CUDA headers")
-    version = cuda.version_of(wheel.read(f"{options.tag.package}/version.py"))
-    return cuda.unpack(options.patches, version, options.cache, scratch / "cuda")
+    return cuda.unpack(options.patches, cuda_version(wheel, graft), options.cache, scratch / "cuda")
 
 
 def _own_runtime(wheel: WheelFile, tree: compile.Tree, scratch: Path) -> cuda.Runtime | None:
@@ -213,7 +257,7 @@ def _own_runtime(wheel: WheelFile, tree: compile.Tree, scratch: Path) -> cuda.Ru
 
 
 def _verify(
-    wheel: WheelFile, tag: Tag, graft: Graft, libraries: list[Library], tree: compile.Tree, edited: set[str]
+    wheel: WheelFile, tag: Tag, graft: Graft, libraries: list[Library], tree: compile.Tree, edited: Iterable[str]
 ) -> dict[str, tuple[str, str]]:
     """Checks the whole wheel, and unpacks the part of it that the build needs.
 
@@ -223,14 +267,17 @@ def _verify(
     headers = tuple(f"{folder.rstrip('/')}/" for folder in graft.include)
     needed = {graft.abi_library}
     for library in libraries:
-        needed |= {f"{Path(library.path).parent.as_posix()}/lib{name}.so" for name in library.link}
+        needed |= {f"{Path(library.path).parent.as_posix()}/{name}" for name in library.links_with}
     if any(library.cuda for library in libraries):
         needed |= {cuda.carried(wheel.members) or ""}
 
+    patched = {graft.member(path): path for path in edited}
+
     def place(name: str) -> Path | None:
-        if name in edited:
-            return tree.patched / name
-        return tree.base / name if name.startswith(headers) or name in needed else None
+        if name in patched:
+            return tree.patched / patched[name]
+        installed = _DATA.sub("", name)
+        return tree.base / installed if installed.startswith(headers) or name in needed else None
 
     tree.patched.mkdir()
     with report.progress("verify", wheel.total_size()) as show:
@@ -242,14 +289,26 @@ def _verify(
 
 def _changed_files(graft: Graft, patched: Path, touched: list[str]) -> dict[str, bytes]:
     """The files of the patched tree that are part of the wheel, by name."""
-    return {name: (patched / name).read_bytes() for name in sorted(touched) if name.startswith(graft.install)}
+    names = {path: graft.member(path) for path in sorted(touched)}
+    return {name: (patched / path).read_bytes() for path, name in names.items() if name}
+
+
+def _generated_files(graft: Graft, wheel: WheelFile) -> dict[str, bytes]:
+    """The generated files of the wheel that are edited, by name. Raises BadSources."""
+    lines = api_modules.find(graft.exports, wheel.members)
+    edited = api_modules.edit({name: wheel.read(name) for name in lines}, lines)
+    for name in graft.messages:
+        source = wheel.read(name)
+        if config_message.FIELD.encode() not in source:  # a wheel that was built from the patched tree has it
+            edited[name] = config_message.add_field(source)
+    return edited
 
 
 def _identity(wheel: WheelFile, compiled: Compiled, target: Target) -> Identity:
     base, graft, tree = wheel.name.version, compiled.graft, compiled.tree
     local = f"{base.local}.{graft.label}" if base.local else graft.label
     version = Version(f"{base.public}+{local}")
-    provided = {f"lib{name}.so" for library in compiled.libraries for name in library.link}
+    provided = {name for library in compiled.libraries for name in library.links_with}
     if tree.cuda and tree.cuda.library:
         provided.add(tree.cuda.library.name)
     versions = [version for file in compiled.built.values() for version in symbols.needed_versions(file, provided)]
@@ -280,7 +339,7 @@ def _edit_version(source: bytes, graft: Graft) -> bytes:
 
     edited, count = re.subn(rb"(?m)^__version__ = (['\"])(.*)\1$", labelled, source)
     if count != 1:
-        raise BadSources("the base wheel's version.py does not set __version__ in one line")
+        raise BadSources(f"the base wheel's {graft.version_file} does not set __version__ in one line")
     return edited
 
 

@@ -151,15 +151,16 @@ def _check_release(
     if tag is None:
         return
     head = repository.head.commit.hexsha
-    others = [other.name for other in known if other.commit == head and other.name != tag.name]
+    known = [other for other in known if other.framework == tag.framework]
+    others = [other for other in known if head.startswith(other.commit) and other.name != tag.name]
     if not others and any(found.get(name) != blob for name, blob in patch.edited.items()):
         # Of edited files that no tag has there is a better message, which names the file.
-        others = [other.name for other in known if other.blobs and other.blobs == _blobs(repository, [*other.blobs])]
+        others = [other for other in known if other.blobs and other.blobs == _blobs(repository, [*other.blobs])]
     if others:
         states = _version(repository)
         raise OtherRelease(
-            f"{tree} is at {' or '.join(others)}, not at {tag.name}{states}: check out {tag.name}, or apply the patch of "
-            f"that release with `lmsbuild patch {others[0]} {tree}`"
+            f"{tree} is at {' or '.join(other.name for other in others)}, not at {tag.name}{states}: check out {tag.name}, "
+            f"or apply the patch of that release with `lmsbuild patch {others[0].full_name} {tree}`"
         )
 
 

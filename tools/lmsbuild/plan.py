@@ -21,6 +21,7 @@ from lmsbuild.series import read_series
 from lmsbuild.target import target_for
 
 _GIB = 1 << 30
+_WHOLE = 40  # digits of a commit
 
 # Run by the interpreter that is to build, which may be much older than the one that runs the tool.
 _LOOK = """
@@ -175,13 +176,18 @@ def lines(plan: Plan) -> list[str]:
         f"# {tag.framework} {tag.name} with Large Model Support, by the framework's own build; {plan.because}",
         shlex.join(["mkdir", "-p", str(plan.folder)]),
         *fetched,
-        f'test "$({revision})" = {tag.commit}',
+        _is_commit(revision, tag.commit),
         *submodules,
         shlex.join(map(str, [*am_words(tree), plan.patch])),
         shlex.join(["cd", str(tree)]),
         shlex.join(["env", *settings, *plan.words]),
         f"cp dist/*.whl {shlex.quote(str(output))}/",
     ]
+
+
+def _is_commit(revision: str, commit: str) -> str:
+    """A command that succeeds when `revision`, a command too, prints this commit, or one with these first digits."""
+    return f'test "$({revision})" = {commit}' if len(commit) == _WHOLE else f"{revision} | grep -q ^{commit}"
 
 
 def memory_available() -> int:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import re
 import tempfile
 from collections.abc import Mapping
 from dataclasses import replace
@@ -12,11 +11,10 @@ from pathlib import Path
 from lmsbuild import catalogue, generation, git, graft, ranged, series, symbols
 from lmsbuild.catalogue import Tag
 from lmsbuild.errors import BadRelease, BadSources, DamagedWheel, UnknownRelease
-from lmsbuild.target import minor_of, python_of
+from lmsbuild.series import Graft
+from lmsbuild.target import machine_of, minor_of, python_of, target_for
 from lmsbuild.wheel import WheelFile, parse_name
 
-_COMMIT = re.compile(rb"^git_version(?:\s*:[^=]*)?\s*=\s*['\"]([0-9a-f]{40})['\"]", re.MULTILINE)
-_STANDARD = re.compile(rb"\b(?:CXX_STANDARD |cxx_std_)(\d\d)\b")
 _OLDEST_STANDARD = 14  # what the files that the patch adds need
 
 
@@ -33,7 +31,8 @@ def wheels(package: str, version: str, oldest: int) -> dict[str, str]:
             return False
         pythons = [python_of(tag.abi) for tag in parsed.tags]
         return (
-            parsed.version.public == version
+            parsed.package == package
+            and parsed.version.public == version
             and all("linux" in platform for platform in parsed.platforms)
             and all(python is not None and minor_of(python) >= oldest for python in pythons)
         )
@@ -52,17 +51,18 @@ def read(patches: Path, framework: str, name: str, known: Mapping[str, str], whe
 
     Raises BadRelease when the wheel does not say what is needed, BadSources when an edit does not fit its files.
     """
-    package = catalogue.package(patches, framework)
+    packages = catalogue.packages(patches, framework)
     draft = Tag(
-        package=package,
+        package=packages[0],
+        packages=packages,
         version=name.removeprefix("v"),
         wheels=dict(known),
         framework=framework,
         name=name,
-        commit=_commit(wheel, package),
+        commit="",
         cuda="",
         abi="",
-        standard=_standard(wheel),
+        standard="",
         generation=_generation(patches, framework, wheel),
         supports=(),
         trained="",
@@ -70,28 +70,70 @@ def read(patches: Path, framework: str, name: str, known: Mapping[str, str], whe
         records={wheel.path.name: hashlib.sha256(wheel.read(f"{wheel.dist_info}/RECORD")).hexdigest()},
     )
     description = series.read_series(patches, draft).graft
-    cuda = graft.cuda_version(wheel, draft, description)
-    return replace(
+    graft.check_complete(wheel, description)
+    draft = replace(
         draft,
-        cuda=cuda,
+        commit=_commit(wheel, description),
         abi=_abi(wheel, description.abi_library),
-        supports=("cpu", "cuda") if cuda else ("cpu",),
-        blobs=_blobs(patches, draft, wheel),
+        standard=_standard(wheel, description),
+        blobs=_blobs(patches, draft, description, wheel),
     )
+    return _with_cuda(draft, graft.cuda_version(wheel, description))
 
 
-def _commit(wheel: WheelFile, package: str) -> str:
-    stated = _COMMIT.search(wheel.read(f"{package}/version.py"))
-    if stated is None:
-        raise BadRelease(f"{wheel.path.name} does not state its commit (git_version in {package}/version.py)")
-    return stated[1].decode()
+def of_main_package(patches: Path, tag: Tag) -> Tag:
+    """The row with what only the wheels of its main package say: the CUDA version. For a row that was read off another's.
+
+    Only the file that states it is fetched, where the registry serves parts of a file. Raises DownloadFailed.
+    """
+    description = series.read_series(patches, tag).graft
+    names = catalogue.of_package(tag, tag.packages[0]).wheels
+    running = [name for name in names if name.endswith(f"_{target_for(None).machine}.whl")]
+    address = ranged.locate(tag.packages[0], running)
+    with ranged.open_address(address) as file, WheelFile(Path(ranged.file_name(address)), file) as wheel:
+        return _with_cuda(tag, graft.cuda_version(wheel, description))
 
 
-def _standard(wheel: WheelFile) -> str:
-    config = next((name for name in wheel.members if name.endswith("/TorchConfig.cmake")), None)
-    stated = [int(number) for number in _STANDARD.findall(wheel.read(config))] if config else []
+def of_builds(patches: Path, tag: Tag) -> Tag:
+    """The row without the wheels that hold no build of the framework, but only require a package that does.
+
+    One wheel of each package and kind of machine tells; the file lists of those are fetched. Raises DownloadFailed.
+    """
+    description = series.read_series(patches, tag).graft
+    groups: dict[tuple[str, str], list[str]] = {}
+    for name in tag.wheels:
+        parsed = parse_name(Path(name))
+        groups.setdefault((parsed.package, machine_of(parsed.platforms[0])), []).append(name)
+    if len(groups) == 1:
+        return tag  # the row was read off one of them
+    links = {package: ranged.links(package) for package, _ in groups}
+    found: dict[str, str] = {}
+    for (package, _), names in groups.items():
+        address = ranged.locate(package, names, links[package])
+        with ranged.open_address(address) as file, WheelFile(Path(ranged.file_name(address)), file) as wheel:
+            if description.abi_library in wheel.members:
+                found.update({name: tag.wheels[name] for name in names})
+    return replace(tag, wheels={name: found[name] for name in sorted(found)})
+
+
+def _with_cuda(tag: Tag, cuda: str) -> Tag:
+    return replace(tag, cuda=cuda, supports=("cpu", "cuda") if cuda else ("cpu",))
+
+
+def _commit(wheel: WheelFile, description: Graft) -> str:
+    stated = description.states.commit.read(wheel)
     if not stated:
-        raise BadRelease(f"{wheel.path.name} does not state its C++ standard (CXX_STANDARD in TorchConfig.cmake)")
+        raise BadRelease(f"{wheel.path.name} does not state its commit (in {description.states.commit})")
+    return stated[0]
+
+
+def _standard(wheel: WheelFile, description: Graft) -> str:
+    if description.standard:
+        return description.standard
+    where = description.states.standard
+    stated = [int(number) for number in where.read(wheel)] if where else []
+    if not stated:
+        raise BadRelease(f"{wheel.path.name} does not state its C++ standard (in {where})")
     return f"c++{max(*stated, _OLDEST_STANDARD)}"
 
 
@@ -117,14 +159,15 @@ def _abi(wheel: WheelFile, library: str) -> str:
         return symbols.abi(file)
 
 
-def _blobs(patches: Path, tag: Tag, wheel: WheelFile) -> dict[str, str]:
+def _blobs(patches: Path, tag: Tag, description: Graft, wheel: WheelFile) -> dict[str, str]:
     """The hash of each file that the edits for this tag are for; that they fit is found out on the way."""
     edits = series.read_edits(patches, tag)
     files = {}
     for path in sorted({edit.path for edit in edits}):
-        if path not in wheel.members:
+        member = description.member(path)
+        if member not in wheel.members:
             raise BadSources(f"edits.toml edits {path} for {tag.name}, but {wheel.path.name} has no such file")
-        files[path] = wheel.read(path)
+        files[path] = wheel.read(member)
     try:
         series.apply_edits(edits, files)
     except BadSources as error:

@@ -17,7 +17,7 @@ def write(patches: Path, tag: Tag) -> None:
     path = patches / tag.framework / "tags.toml"
     others = [row for row in catalogue.tags(patches) if row.framework == tag.framework and row.name != tag.name]
     head = path.read_text().split("[[tag]]", 1)[0]
-    replace_file(path, f"{head}{text([*others, tag])}".encode())
+    replace_file(path, f"{head.rstrip()}\n\n{text([*others, tag])}".encode())
 
 
 def text(tags: Iterable[Tag]) -> str:

@@ -12,10 +12,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import generation, git
+from lmsbuild import generation, git, statements
+from lmsbuild.api_modules import Export
 from lmsbuild.catalogue import Tag, number, read_toml
 from lmsbuild.errors import BadSources
 from lmsbuild.generation import Generation
+from lmsbuild.statements import Statements
 
 _AUTHOR = "Large Model Support"
 _EMAIL = "lms@users.noreply.github.com"
@@ -38,10 +40,17 @@ class Library:
 
     path: str  # in the wheel
     sources: tuple[str, ...]  # in the patched tree
-    link: tuple[str, ...]  # libraries, of the wheel or built before, that it links against
+    link: tuple[str, ...]  # libraries, of the wheel or built before, that it links against, as -l takes them
     requires: str  # a file of the wheel without which this library is left out; empty: none
     cuda: bool  # whether it takes CUDA's runtime
     decorator: str  # a class in it that has to override every virtual method of its bases; empty: none
+    cuda_sources: tuple[str, ...]  # more of them, for CUDA wheels
+    cuda_define: tuple[str, ...]  # macros that those are compiled with, as -D takes them
+
+    @property
+    def links_with(self) -> list[str]:
+        """The files that it links against, which are beside it."""
+        return [name[1:] if name.startswith(":") else f"lib{name}.so" for name in self.link]
 
 
 @dataclass(frozen=True)
@@ -51,10 +60,27 @@ class Graft:
     libraries: tuple[Library, ...]  # in the order in which they are linked
     source_root: str  # folder of the patched tree that its own #include lines start from
     include: tuple[str, ...]  # folders of headers in the wheel
+    define: tuple[str, ...]  # macros that these need, as -D takes them
     abi_library: str  # a small library in the wheel that shows which C++ strings all of them use
-    cuda_library: str  # a library that only CUDA wheels have, and that is linked with CUDA's runtime
-    install: tuple[str, ...]  # folders of the patched tree that are part of the wheel
+    cuda_library: str  # a library that only CUDA wheels have; empty: all have the same
+    states: Statements  # what the wheel says of itself
+    standard: str  # the C++ standard that the headers need; empty: the wheel states it
+    install: Mapping[
+        str, str
+    ]  # files, and folders that end in "/", of the patched tree that are in the wheel, and where
+    left_out: tuple[str, ...]  # names of files that are in such folders, but not in the wheel
+    version_file: str  # a file of the wheel that has to say the new version; empty: none
+    exports: tuple[Export, ...]  # names that generated modules of the wheel get
+    messages: tuple[str, ...]  # generated modules of protocol buffers that get the field
     label: str  # local version label of the patched wheel
+
+    def member(self, path: str) -> str | None:
+        """What a file of the patched tree is called in the wheel; None when it is not in it."""
+        fits = [own for own in self.install if path == own or (own.endswith("/") and path.startswith(own))]
+        if not fits or path.rpartition("/")[2] in self.left_out:
+            return None
+        own = max(fits, key=len)
+        return self.install[own] + path.removeprefix(own)
 
 
 @dataclass(frozen=True)
@@ -75,6 +101,7 @@ class Series:
     """What the sources of a framework's patch say for one tag."""
 
     pager_folder: str  # where the pager's files land in the patched tree
+    python_folder: str  # and those that the frameworks' Python packages share
     commits: tuple[Commit, ...]
     left_out: tuple[str, ...]  # files that other generations' patches add
     graft: Graft
@@ -88,25 +115,38 @@ def read_series(patches: Path, tag: Tag) -> Series:
     left_out = tuple(only.path for only in generation.read_only(table) if tag.generation not in only.generations)
     return Series(
         pager_folder=table["pager_folder"],
+        python_folder=table["python_folder"],
         commits=tuple(Commit(row["subject"], row["body"], tuple(row["paths"])) for row in table["commit"]),
         left_out=left_out,
         graft=Graft(
             libraries=tuple(
                 Library(
-                    path=row["path"],
+                    path=own.member(row["path"]),
                     sources=tuple(source for source in row["sources"] if source not in left_out),
                     link=tuple(name for library in row["link"] for name in own.link.get(library, (library,))),
-                    requires=row.get("requires", ""),
+                    requires=own.member(row.get("requires", "")),
                     cuda=row.get("cuda", False),
                     decorator=row.get("decorator", ""),
+                    cuda_sources=tuple(source for source in row.get("cuda_sources", ()) if source not in left_out),
+                    cuda_define=tuple(row.get("cuda_define", ())),
                 )
                 for row in graft["library"]
             ),
             source_root=graft["source_root"],
-            include=tuple(graft["include"]),
-            abi_library=graft["abi_library"],
-            cuda_library=graft["cuda_library"],
-            install=tuple(graft["install"]),
+            include=tuple(own.member(folder) for folder in graft["include"]),
+            define=own.define,
+            abi_library=own.member(graft["abi_library"]),
+            cuda_library=own.member(graft.get("cuda_library", "")),
+            states=statements.read(table, own),
+            standard=own.standard,
+            install={path: own.member(name) for path, name in graft["install"].items()},
+            left_out=tuple(graft.get("left_out", ())),
+            version_file=own.member(graft.get("version_file", "")),
+            exports=tuple(
+                Export(tuple(own.member(file) for file in row["modules"]), row["source"], tuple(row["names"]))
+                for row in graft.get("export", ())
+            ),
+            messages=tuple(own.member(file) for file in graft.get("messages", ())),
             label=graft["label"],
         ),
     )
@@ -177,7 +217,8 @@ def new_files(patches: Path, tag: Tag) -> dict[str, bytes]:
     """The files that the patch of `tag` adds, by path in the patched tree."""
     series = read_series(patches, tag)
     files = {}
-    for source, target in ((patches / "pager", series.pager_folder), (patches / tag.framework / "files", "")):
+    folders = {"pager": series.pager_folder, "python": series.python_folder, f"{tag.framework}/files": ""}
+    for source, target in ((patches / folder, target) for folder, target in folders.items()):
         for path in sorted(source.rglob("*")):
             name = os.path.join(target, path.relative_to(source).as_posix())
             if path.is_file() and "__pycache__" not in path.parts and name not in series.left_out:
@@ -256,7 +297,8 @@ def _commit(folder: Path, subject: str, body: str, date: int) -> None:
     }
     message = f"{subject}\n\n{body.strip()}\n" if body.strip() else f"{subject}\n"
     _must(folder, "add", "--all", "--force")
-    _must(folder, "commit", "--quiet", "--no-verify", "--file=-", extra=extra, stdin=message.encode())
+    words = ("commit", "--quiet", "--no-verify", "--allow-empty", "--file=-")  # the first one holds what is edited
+    _must(folder, *words, extra=extra, stdin=message.encode())
 
 
 def _must(folder: Path, *arguments: str, extra: Mapping[str, str] | None = None, stdin: bytes = b"") -> bytes:

@@ -127,11 +127,16 @@ def submodule_commands(options: Options, tree: Path) -> list[Words]:
 def check_commit(tag: Tag, tree: Path, where: str) -> None:
     """Raises WrongCommit unless the tag in `tree` is the commit that the catalogue knows."""
     found = _commit(tag, tree)
-    if found != tag.commit:
+    if not _is_known(tag, found):
         raise WrongCommit(
             f"{tag.name} in {where} is commit {found or 'unknown'}, but the catalogue knows {tag.commit}: the tag was "
             "moved, or it is another project's. Give upstream's repository, or a true mirror, with --source"
         )
+
+
+def _is_known(tag: Tag, commit: str) -> bool:
+    """Whether it is the catalogue's commit, of which that may have the first digits only."""
+    return bool(tag.commit) and commit.startswith(tag.commit)
 
 
 def _commit(tag: Tag, tree: Path) -> str:
@@ -258,7 +263,7 @@ def _restored(kept: Path, fresh: Path, options: Options) -> bool:
     words: list[Words] = [["git", "-C", fresh, "checkout", "--quiet", "--force", "--detach", f"refs/tags/{tag.name}"]]
     if options.whole:
         words.append(["git", "-C", fresh, "submodule", "update", "--quiet", "--init", "--recursive", "--force"])
-    if all(_run(each).code == 0 for each in words) and _commit(tag, fresh) == tag.commit:
+    if all(_run(each).code == 0 for each in words) and _is_known(tag, _commit(tag, fresh)):
         return True
     report.note(f"{kept.name} in the cache is damaged; fetching it again")
     shutil.rmtree(fresh)

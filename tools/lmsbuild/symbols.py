@@ -26,6 +26,7 @@ _PROMISED: dict[str, tuple[tuple[Version, int], ...]] = {
 }  # fmt: skip
 _NUMBERED = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
 _STANDARD = re.compile(r"_Z+(?:GTt|G[RV]|T[A-Z])?N?K?(?:St|9__gnu_cxx)")  # a mangled name of libstdc++
+_NEW_STRING = re.compile("7__cxx11|B5cxx11")  # the namespace of what has them, and the tag of what returns them
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_(\w+)")
 _OLD_NAMES = {"manylinux1": "manylinux_2_5", "manylinux2010": "manylinux_2_12", "manylinux2014": "manylinux_2_17"}
 
@@ -96,7 +97,7 @@ def uses_new_strings(library: Path) -> bool:
             for section in ELFFile(file).iter_sections():
                 if isinstance(section, SymbolTableSection) and section.name == ".dynsym":
                     names = (symbol.name for symbol in section.iter_symbols())
-                    return any("cxx11" in name and not _STANDARD.match(name) for name in names)
+                    return any(_NEW_STRING.search(name) and not _STANDARD.match(name) for name in names)
     except ELFError as error:
         raise DamagedWheel(f"{library.name} is no library: {error}") from error
     return False

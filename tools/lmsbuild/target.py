@@ -13,6 +13,7 @@ from lmsbuild.wheel import WheelName
 
 _PYTHON = re.compile(r"3\.(\d+)t?")
 _ABI = re.compile(r"cp3(\d+t?)m?")
+_PLATFORM = re.compile(r"^(?:many)?linux(?:1|2010|2014|_2_\d+)?_")
 
 
 @dataclass(frozen=True)
@@ -87,6 +88,11 @@ def python_of(abi: str) -> str | None:
     """The version of Python 3 that an ABI tag stands for: 3.12 for cp312, 3.7 for cp37m. None: it is another tag."""
     found = _ABI.fullmatch(abi)
     return f"3.{found[1]}" if found else None
+
+
+def machine_of(platform_tag: str) -> str:
+    """The kind of machine that a wheel's platform tag for Linux names, such as x86_64."""
+    return _PLATFORM.sub("", platform_tag)
 
 
 def minor_of(python: str) -> int:

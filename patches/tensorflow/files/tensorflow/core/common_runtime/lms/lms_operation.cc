@@ -1,0 +1,345 @@
+#include "tensorflow/core/common_runtime/lms/lms_operation.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <string>
+#include <typeinfo>
+#include <unordered_set>
+#include <vector>
+
+#include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/lms/lms_status.h"
+#include "tensorflow/core/framework/attr_value.pb.h"
+#include "tensorflow/core/framework/node_def.pb.h"
+#include "tensorflow/core/framework/op_kernel.h"
+#include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/resource_var.h"
+#include "tensorflow/core/framework/tensor.h"
+#include "tensorflow/core/platform/mutex.h"
+
+// Before 2.3 or so the wheel has no header of it; the elements of lists are found by faults then.
+#if __has_include("tensorflow/core/kernels/tensor_list.h")
+#define LMS_HAS_TENSOR_LIST 1
+#include "tensorflow/core/framework/variant.h"
+#include "tensorflow/core/kernels/tensor_list.h"
+#else
+#define LMS_HAS_TENSOR_LIST 0
+#endif
+
+namespace lms_tensorflow {
+namespace {
+
+using tensorflow::DataType;
+using tensorflow::OpKernel;
+using tensorflow::OpKernelContext;
+using tensorflow::Tensor;
+
+// ------------------------------------------------------------------------------------------------ pagers
+
+constexpr std::size_t most_pagers = 64;
+
+struct Known {
+  std::uintptr_t begin = 0;  // of the pager's address space
+  std::uintptr_t bytes = 0;
+  lms::Pager* pager = nullptr;
+};
+
+// Entries are added and never change, so that reading takes no lock.
+std::array<Known, most_pagers> known;
+std::atomic<std::size_t> known_count{0};
+std::atomic<bool> some_lack_faults{false};  // an access to a block that is away fails, instead of bringing it back
+
+const Known* find(const void* address, std::size_t count) {
+  for (std::size_t index = 0; index < count; ++index) {
+    if (reinterpret_cast<std::uintptr_t>(address) - known[index].begin < known[index].bytes) {
+      return &known[index];
+    }
+  }
+  return nullptr;
+}
+
+// ------------------------------------------------------------------------------------------------ kinds of operation
+
+struct Traits {
+  bool uses_data = true;    // of its inputs; otherwise it hands tensors on, or looks at their shapes
+  bool uses_lists = false;  // the elements of a list of tensors
+  bool writes_variables = true;
+  bool is_list = false;  // lists show their elements to those that use them
+  bool sends = false;    // to another process, by system calls that nobody announces
+};
+
+using Names = std::unordered_set<std::string>;
+
+// No kernel of these touches the contents of a large input: the output is the input's buffer, or a shape.
+const Names& names_of_handlers() {
+  static const Names& names = *new Names{"_Arg",
+                                         "_HostRecv",
+                                         "_HostSend",
+                                         "_Recv",
+                                         "_Retval",
+                                         "_Send",
+                                         "_SwitchN",
+                                         "Enter",
+                                         "Exit",
+                                         "ExpandDims",
+                                         "Identity",
+                                         "IdentityN",
+                                         "LoopCond",
+                                         "Merge",
+                                         "NextIteration",
+                                         "PreventGradient",
+                                         "Rank",
+                                         "RefEnter",
+                                         "RefExit",
+                                         "RefIdentity",
+                                         "RefMerge",
+                                         "RefNextIteration",
+                                         "RefSwitch",
+                                         "Reshape",
+                                         "Shape",
+                                         "ShapeN",
+                                         "Size",
+                                         "Squeeze",
+                                         "StopGradient",
+                                         "Switch",
+                                         "TensorListGetItem",
+                                         "TensorListPopBack",
+                                         "TensorListPushBack",
+                                         "TensorListSetItem",
+                                         "VarIsInitializedOp",
+                                         "VariableShape"};
+  return names;
+}
+
+const Names& names_of_list_readers() {
+  static const Names& names =
+      *new Names{"AddN", "TensorListConcat", "TensorListConcatV2", "TensorListGather", "TensorListStack"};
+  return names;
+}
+
+// Operations on resource variables that do not write them. One that is missing costs a copy that could be avoided.
+const Names& names_of_variable_readers() {
+  static const Names& names = *new Names{"ReadVariableOp", "ResourceGather", "ResourceGatherNd"};
+  return names;
+}
+
+// The part of a device's full name that says which process it belongs to.
+std::string task_of(const OpKernel& kernel, const char* attribute) {
+  const auto found = kernel.def().attr().find(attribute);
+  const std::string name = found != kernel.def().attr().end() ? found->second.s() : std::string();
+  return name.substr(0, name.find("/device:"));
+}
+
+Traits read_traits(const OpKernel& kernel) {
+  const std::string& type = kernel.type_string();
+  Traits traits;
+  traits.uses_data = names_of_handlers().count(type) == 0;
+  traits.uses_lists = names_of_list_readers().count(type) != 0;
+  traits.writes_variables = names_of_variable_readers().count(type) == 0;
+  traits.is_list = type.compare(0, 10, "TensorList") == 0;
+  if (type == "_Send" || type == "_HostSend") {
+    traits.sends = task_of(kernel, "send_device") != task_of(kernel, "recv_device");
+  }
+  // One that calls functions hands its inputs on to their operations, and would otherwise pin a whole model. A cluster
+  // that XLA compiled is one kernel.
+  if (type.compare(0, 3, "Xla") != 0 && type.compare(0, 4, "_Xla") != 0) {
+    for (const auto& attribute : kernel.def().attr()) {
+      if (attribute.second.has_func() || attribute.second.list().func_size() > 0) {
+        traits.uses_data = false;
+      }
+    }
+  }
+  return traits;
+}
+
+// Each thread remembers those of kernels that it ran, since to find them out costs more than many kernels do. Another
+// kernel may come to be at the same address, hence the names.
+const Traits& traits_of(const OpKernel& kernel) {
+  struct Remembered {
+    const OpKernel* kernel = nullptr;
+    std::string name;
+    std::string type;
+    Traits traits;
+  };
+  static constexpr std::size_t places = 1024;
+  thread_local std::vector<Remembered> remembered(places);
+  Remembered& place = remembered[reinterpret_cast<std::uintptr_t>(&kernel) / alignof(std::max_align_t) % places];
+  if (place.kernel != &kernel || place.type != kernel.type_string() || place.name != kernel.name()) {
+    place = Remembered{&kernel, kernel.name(), kernel.type_string(), read_traits(kernel)};
+  }
+  return place.traits;
+}
+
+// ------------------------------------------------------------------------------------------------ tensors
+
+// The address of the contents; null for what is never paged: strings, handles, and what has no contents.
+const void* address_of(const Tensor& tensor) {
+  const bool has_contents =
+      tensorflow::DMAHelper::buffer(&tensor) != nullptr;  // a type too, otherwise there may be none
+  return has_contents && tensorflow::DMAHelper::CanUseDMA(&tensor) ? tensorflow::DMAHelper::base(&tensor) : nullptr;
+}
+
+// Nobody else holds the buffer: a kernel may write its output into it, and it dies with the operation otherwise.
+bool may_be_forwarded(const Tensor& tensor) {
+  const tensorflow::TensorBuffer* buffer = tensorflow::DMAHelper::buffer(&tensor);
+  return buffer->RefCountIsOne() && const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->RefCountIsOne();
+}
+
+// The number by which a handle of a variable is known. The older releases have the standard library's type index.
+template <typename Index>
+auto variable_code(int /*preferred*/) -> decltype(Index::template Make<tensorflow::Var>().hash_code()) {
+  return Index::template Make<tensorflow::Var>().hash_code();
+}
+template <typename Index>
+std::size_t variable_code(long /*otherwise*/) {
+  return typeid(tensorflow::Var).hash_code();
+}
+
+}  // namespace
+
+bool add_pager(lms::Pager* pager) {
+  static std::mutex& lock = *new std::mutex;
+  const std::lock_guard<std::mutex> guard(lock);
+  const std::size_t count = known_count.load(std::memory_order_relaxed);
+  if (count == most_pagers) {
+    return false;
+  }
+  const lms::Backend& backend = pager->backend();
+  known[count] = Known{reinterpret_cast<std::uintptr_t>(backend.base()), backend.span(), pager};
+  some_lack_faults.store(some_lack_faults || !backend.serves_faults());
+  known_count.store(count + 1, std::memory_order_release);
+  return true;
+}
+
+lms::Pager* pager_of(const void* address) {
+  const Known* found = find(address, known_count.load(std::memory_order_acquire));
+  return found != nullptr ? found->pager : nullptr;
+}
+
+bool any_pager() { return known_count.load(std::memory_order_acquire) != 0; }
+
+Operation::Operation(OpKernel* kernel, OpKernelContext* context, lms::Pager* own, lms::StreamId stream)
+    : own_(own), stream_(stream), count_(known_count.load(std::memory_order_acquire)) {
+  lms::Thread::current().begin_scope();
+  for (std::size_t index = 0; index < count_; ++index) {
+    known[index].pager->scope_began();
+  }
+  const lms::Status status = pin_inputs(kernel, context);
+  if (!status.ok()) {
+    context->SetStatus(to_tensorflow(status));
+  }
+}
+
+lms::Status Operation::pin(const void* address, bool write) {
+  const Known* found = find(address, count_);
+  if (found == nullptr) {
+    return {};
+  }
+  Held held{found->pager, lms::Pin{}};
+  lms::Status status = found->pager->pin(address, write, &held.pin, stream_of(found->pager));
+  if (held.pin.block != nullptr) {
+    pins_.push_back(held);
+  }
+  return status;
+}
+
+lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
+  const Traits& traits = traits_of(*kernel);
+  if (traits.sends && context->num_inputs() == 1 && context->has_input(0)) {
+    const void* address = address_of(context->input(0));
+    const Known* found = find(address, count_);
+    return found != nullptr ? found->pager->hold(address) : lms::Status();
+  }
+  if (!traits.uses_data) {
+    return {};
+  }
+  lms::Status status;
+  bool into_resource = false;
+  for (int index = 0; index < context->num_inputs() && status.ok(); ++index) {
+    if (!context->has_input(index)) {
+      continue;
+    }
+    if (context->input_is_ref(index)) {
+      status = pin(address_of(context->mutable_input(index, /*lock_held=*/false)), /*write=*/true);
+      continue;
+    }
+    const Tensor& input = context->input(index);
+    if (const void* address = address_of(input)) {
+      status = pin(address, may_be_forwarded(input));
+    } else if (input.dtype() == tensorflow::DT_RESOURCE && input.IsInitialized()) {
+      const auto handles = input.flat<tensorflow::ResourceHandle>();
+      for (int64_t number = 0; number < handles.size() && status.ok(); ++number) {
+        const tensorflow::ResourceHandle& handle = handles(number);
+        if (handle.hash_code() != variable_code<tensorflow::TypeIndex>(0)) {
+          into_resource = true;
+          continue;
+        }
+        tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+        if (tensorflow::LookupResource(context, handle, &variable).ok()) {
+          // Not held for longer: an update in place takes a buffer that nobody else refers to.
+          const tensorflow::tf_shared_lock lock(*variable->mu());
+          status = pin(address_of(*variable->tensor()), traits.writes_variables);
+        }
+      }
+    }
+#if LMS_HAS_TENSOR_LIST
+    else if (traits.uses_lists && input.dtype() == tensorflow::DT_VARIANT && input.IsInitialized()) {
+      const auto variants = input.flat<tensorflow::Variant>();
+      for (int64_t number = 0; number < variants.size(); ++number) {
+        const auto* list = variants(number).get<tensorflow::TensorList>();
+        for (std::size_t item = 0; list != nullptr && item < list->tensors().size() && status.ok(); ++item) {
+          status = pin(address_of(list->tensors()[item]), /*write=*/false);
+        }
+      }
+    }
+#endif
+  }
+  return status.ok() && some_lack_faults && !traits.is_list ? hold_kept(*context, into_resource) : status;
+}
+
+// What an object keeps that shows its contents to nobody (a TensorArray, an Optional) is used by operations that are
+// not given it. Where no fault would bring it back, it stays.
+lms::Status Operation::hold_kept(const OpKernelContext& context, bool into_resource) {
+  bool kept = into_resource;
+  for (int index = 0; index < context.num_outputs(); ++index) {
+    kept = kept || context.expected_output_dtype(index) == tensorflow::DT_VARIANT;
+  }
+  for (const Held& held : pins_) {
+    if (kept && !held.pager->backend().serves_faults()) {
+      const lms::Status status = held.pager->hold(held.pin.block->address);
+      if (!status.ok()) {
+        return status;
+      }
+    }
+  }
+  return {};
+}
+
+void Operation::leave() {
+  const bool outermost = lms::Thread::current().end_scope();
+  for (std::size_t index = 0; index < count_; ++index) {
+    known[index].pager->scope_ended(outermost, stream_of(known[index].pager));
+  }
+}
+
+void Operation::finish(OpKernelContext* context) {
+  for (int index = 0; index < context->num_outputs(); ++index) {
+    if (tensorflow::IsRefType(context->expected_output_dtype(index))) {
+      continue;
+    }
+    const Tensor* output = context->mutable_output(index);
+    const void* address = output != nullptr ? address_of(*output) : nullptr;
+    if (const Known* found = find(address, count_)) {
+      found->pager->mark_seen(address, stream_of(found->pager));
+    }
+  }
+  for (const Held& held : pins_) {
+    held.pager->unpin(held.pin, stream_of(held.pager));
+  }
+  pins_.clear();
+}
+
+}  // namespace lms_tensorflow

@@ -1,0 +1,154 @@
+"""Large Model Support: train models that are larger than the memory they run in.
+
+While LMS is enabled for a device, every tensor of at least ``min_size`` bytes lives in a block that the pager manages.
+When the blocks together need more than ``limit`` bytes, the pager copies inactive ones to a store (host memory, or a
+file) and gives their memory to others; before an operation uses a block, it is back at the same address. Results are
+those of the run without LMS, to the bit where TensorFlow itself is deterministic.
+
+Every size is in bytes. Every function may be called from any thread, at any time, with live tensors around, before
+devices exist or after. A wrong argument raises :class:`TypeError` or :class:`ValueError` that names it. Devices:
+``"cpu"``, and in a build with CUDA ``"gpu:0"``, ``"gpu:1"`` and so on, each with a limit of its own; TensorFlow's
+longer names mean the same. All CPU devices of a process are one memory with one limit.
+
+``tf.config.experimental.set_lms_enabled(True)`` is about all devices at once, and has less to say.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+from typing import TYPE_CHECKING, Any
+
+from . import _arguments, _devices, _handout, _library
+from ._calls import (
+    limit,
+    reclaim,
+    reset_peak_stats,
+    set_limit,
+    shut_down_at_exit,
+    stats,
+    trace_start,
+    trace_stop,
+)
+from ._kind import Device
+
+if TYPE_CHECKING:
+    import os
+
+    from typing_extensions import Self
+
+__all__ = [
+    "disable",
+    "enable",
+    "is_enabled",
+    "limit",
+    "pin",
+    "reclaim",
+    "reset_peak_stats",
+    "set_limit",
+    "stats",
+    "trace_start",
+    "trace_stop",
+]
+
+_lock = threading.RLock()  # serialises enable and disable
+
+
+def _switched() -> None:
+    """Wraps what has to be while LMS is enabled for some device, or is going to be, and nothing else."""
+    with _lock:
+        wanted = _library.load().lms_tensorflow_enabled() == 1
+        _handout.watch(wanted or any(_library.enabled(device) for device in _library.devices()))
+        shut_down_at_exit()
+
+
+def enable(
+    device: _devices.AnyDevice,
+    *,
+    limit: int | None = None,
+    min_size: int | None = None,
+    store: str | os.PathLike[str] | None = None,
+    policy: str = "iteration",
+    strict: bool = False,
+) -> None:
+    """Enables LMS, or reconfigures it when it is enabled.
+
+    Tensors that exist already keep their memory; LMS manages what is allocated from now on.
+
+    :param device: ``"cpu"``, ``"gpu"``, which is the first one, or ``"gpu:N"``.
+    :param limit: bytes that managed tensors may occupy in the device's memory, at least 0. It is passed only while
+        everything resident is in use; by how much is in :func:`stats`. None, which is for GPUs: what TensorFlow may use
+        of the device.
+    :param min_size: bytes from which on a tensor is managed, at least 1; smaller ones use the stock allocator. None is
+        64 KiB on ``"cpu"`` and 1 MiB on a GPU.
+    :param store: an existing directory in which a file holds what is paged out, or None to hold it in host memory. On
+        ``"cpu"`` that is the same memory, so a store in a directory is what makes room there.
+    :param policy: ``"iteration"`` learns one training iteration, then evicts what is needed last and prefetches what is
+        needed next; ``"lru"`` evicts what was used least recently.
+    :param strict: what needs more than ``limit`` raises :class:`tf.errors.ResourceExhaustedError`: on ``"cpu"`` every
+        operation, on a GPU every allocation.
+    :raises ValueError: there is no such device, or it has less memory than ``limit``.
+    :raises OSError: the store cannot be created in that directory.
+    :raises RuntimeError: this build of TensorFlow has no LMS; the machine cannot provide the address space; or the
+        driver or the device cannot manage virtual memory.
+    """
+    found = _devices.find(device)
+    options = _arguments.check_options(found, limit, store, policy, strict)
+    min_size = _arguments.check_min_size(min_size, found)
+    found.kind.prepare(found.index)
+    with _lock:
+        _library.check(_library.call(found, "enable", ctypes.byref(options), min_size))
+        _switched()
+
+
+def disable(device: _devices.AnyDevice) -> None:
+    """Brings everything back and lets new tensors use the stock allocator; does nothing when LMS is not enabled.
+
+    Tensors that LMS managed stay where they are, resident, until they are freed.
+
+    :raises tf.errors.ResourceExhaustedError: the device has too little memory for everything; LMS stays enabled.
+    :raises OSError, RuntimeError: the store could not be read, or the device has failed; LMS stays enabled.
+    """
+    found = _devices.find(device)
+    with _lock:
+        if _library.enabled(found):
+            _library.check(_library.call(found, "disable"))
+            _switched()
+
+
+def is_enabled(device: _devices.AnyDevice) -> bool:
+    """Whether LMS is enabled for ``device``; False for a device that cannot use it."""
+    name, index = _devices.parse(device)
+    kind = _devices.KINDS.get(name)
+    return kind is not None and kind.in_this_build() and _library.enabled(Device(kind, kind.index(index)))
+
+
+class pin:
+    """Keeps tensors resident while the ``with`` block runs: for code that takes raw pointers.
+
+    ``with tf.lms.pin(*tensors): ...`` brings tensors and variables in, and none of them is paged out before the block
+    ends. They count as written. What is pinned counts against the limit. Does nothing where LMS does not manage a
+    tensor, nor for the symbolic tensors of a graph, which have no memory yet.
+
+    What is pinned of a variable is the memory that it has when the block begins.
+
+    :raises tf.errors.ResourceExhaustedError: the device has no room for them, or a strict limit on ``"cpu"`` has none.
+    """
+
+    def __init__(self, *tensors: Any) -> None:
+        for index, tensor in enumerate(tensors):
+            if not _handout.is_tensor(tensor):
+                raise TypeError(f"tensors[{index}]: expected a tf.Tensor or tf.Variable, got {type(tensor).__name__}")
+        self._tensors = tensors
+        self._pins: list[_handout.Pins] = []  # a stack, since one object may be entered more than once
+
+    def __enter__(self) -> Self:
+        self._pins.append(_handout.Pins(self._tensors))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._pins.pop().end()
+
+
+_library.load()  # registers the devices that can page, which has to be done before TensorFlow makes any
+_handout.watch_sessions(_switched)

@@ -1,0 +1,123 @@
+"""What is TensorFlow's own: its devices, one class per kind and one row per kind in the table, its library and errors.
+
+Sizes are in bytes. Nothing here makes a device.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import re
+from typing import TYPE_CHECKING
+
+from tensorflow.python.framework import config, errors
+
+from ._kind import Device, Kind
+
+if TYPE_CHECKING:
+    from tensorflow.python.eager import context
+
+    AnyDevice = str | context.PhysicalDevice | context.LogicalDevice
+
+FRAMEWORK = "TensorFlow"
+PACKAGE = "tf.lms"
+PREFIX = "lms_tensorflow_"  # of the C functions
+FUNCTIONS = {  # that only TensorFlow's library has
+    "lms_tensorflow_set_enabled": (ctypes.c_int, [ctypes.c_int]),
+    "lms_tensorflow_enabled": (ctypes.c_int, []),
+    "lms_tensorflow_set_limit": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_uint64]),
+    "lms_tensorflow_pin_dlpack": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
+    "lms_tensorflow_watch_buffers": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),
+}
+FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
+
+_LIBRARIES = ("libtensorflow_lms.so", "libtensorflow_framework.so.2")  # the graft's own, or a full build's
+# "cpu", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1", "/physical_device:GPU:1"
+_NAME = re.compile(r"(?:.*/)?(?:(?:physical_)?device:)?([a-z_]+)(?::(\d+))?", re.IGNORECASE)
+
+
+def out_of_memory(message: str) -> errors.ResourceExhaustedError:
+    return errors.ResourceExhaustedError(None, None, message)
+
+
+class Cpu(Kind):
+    """This machine's RAM, as far as it holds the tensors of CPU devices; there may be several, of one memory."""
+
+    name = "cpu"
+    libraries = _LIBRARIES
+    min_size = 1 << 16
+
+    def index(self, requested: int | None) -> int:
+        return 0
+
+    def count(self) -> int:
+        return 1
+
+    def prepare(self, index: int) -> None:
+        """Is ready."""
+
+    def settle(self, index: int) -> None:
+        """Is never put off."""
+
+
+class Gpu(Kind):
+    """A GPU, by its index among those that the process sees."""
+
+    name = "gpu"
+    libraries = _LIBRARIES
+    min_size = 1 << 20
+    has_default_limit = True
+
+    def in_this_build(self) -> bool:
+        from . import _library
+
+        return hasattr(_library.load(), f"{PREFIX}gpu_enable")
+
+    def index(self, requested: int | None) -> int:
+        return requested or 0
+
+    def count(self) -> int:
+        return len(config.list_physical_devices("GPU"))
+
+    def label(self, index: int) -> str:
+        return f"gpu:{index}"
+
+    def arguments(self, index: int) -> tuple[int, ...]:
+        return (index,)
+
+    def prepare(self, index: int) -> None:
+        if index >= self.count():
+            raise ValueError(f"device: 'gpu:{index}' does not exist; TensorFlow sees {self.count()} GPU(s)")
+
+    def settle(self, index: int) -> None:
+        """Is never put off."""
+
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Cpu(), Gpu())}
+
+
+def parse(device: AnyDevice) -> tuple[str, int | None]:
+    """The type, in lower case, and the index of any device.
+
+    :raises TypeError, ValueError: it is not one.
+    """
+    name = getattr(device, "name", device)
+    if not isinstance(name, str):
+        raise TypeError(f"device: expected a str or one of TensorFlow's devices, got {type(device).__name__}")
+    found = _NAME.fullmatch(name)
+    if found is None:
+        raise ValueError(f"device: {name!r} is not a device's name, such as 'cpu', 'GPU:0' or '/device:GPU:0'")
+    return found[1].lower(), None if found[2] is None else int(found[2])
+
+
+def find(device: AnyDevice) -> Device:
+    """The device that is meant; ``"gpu"`` is the first one.
+
+    :raises TypeError, ValueError: it is none that this build's LMS can manage.
+    """
+    name, index = parse(device)
+    kind = KINDS.get(name)
+    if kind is None or not kind.in_this_build():
+        able = [repr(each.name) for each in KINDS.values() if each.in_this_build()]
+        raise ValueError(f"device: {device!r} cannot use LMS in this build of TensorFlow; {' and '.join(able)} can")
+    return Device(kind, kind.index(index))

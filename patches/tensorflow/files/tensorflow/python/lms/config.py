@@ -1,0 +1,51 @@
+"""The functions of ``tf.config.experimental`` that switch Large Model Support on for every device that can use it."""
+
+from __future__ import annotations
+
+from . import _arguments, _library, _lock, _switched
+
+_limit = 0
+
+
+def set_lms_enabled(lms_enabled: bool) -> None:
+    """Enables or disables Large Model Support: for every GPU, and for the CPU if it is given a limit.
+
+    The CPU's limit is that of TensorFlow's own allocator there, where ``TF_CPU_ALLOCATOR_USE_BFC=1`` and
+    ``TF_CPU_BFC_MEM_LIMIT_IN_MB`` are in the environment, or on a machine without a GPU what :func:`set_lms_limit`
+    said. Applies to devices that exist, to those that are made later, and to sessions. After ``set_lms_enabled(False)``
+    a session whose ``ConfigProto.gpu_options.experimental.lms_enabled`` is true is an error.
+
+    ``tf.lms.enable`` does the same for one device, with more options.
+
+    :param lms_enabled: whether tensors that are allocated from now on may be paged out.
+    :raises RuntimeError: there is neither a GPU nor a limit for the CPU, or a device cannot do it; nothing changed.
+    """
+    _arguments.check_bool("lms_enabled", lms_enabled)
+    with _lock:
+        _library.check(_library.load().lms_tensorflow_set_enabled(int(lms_enabled)))
+        _switched()
+
+
+def get_lms_enabled() -> bool:
+    """Returns what :func:`set_lms_enabled` set; False at first."""
+    return _library.load().lms_tensorflow_enabled() == 1
+
+
+def set_lms_limit(limit: int) -> None:
+    """Sets the bytes of each GPU's memory, or on a machine without a GPU of the CPU's, that large tensors may occupy.
+
+    What more they need is paged out. Applies at once to what :func:`set_lms_enabled` or a session has enabled.
+
+    :param limit: bytes, at least 0. 0, which it is at first: the limit of TensorFlow's own allocator.
+    :raises OSError: the store could not be written; what was to leave is still resident, and the limit is as before.
+    """
+    global _limit
+    limit = _arguments.check_bytes("limit", limit, 0)
+    with _lock:
+        _library.check(_library.load().lms_tensorflow_set_limit(limit, 0))
+        _limit = limit
+
+
+def get_lms_limit() -> int:
+    """Returns what :func:`set_lms_limit` set, in bytes."""
+    return _limit
