@@ -31,31 +31,31 @@ struct Chain<Base, Link, Links...> {
 
 }  // namespace lms
 
-#define LMS_DEFINE_OVERRIDE(method, target)                                                                    \
-  template <typename Interface, typename = void>                                                               \
-  struct lms_signature_##method {                                                                              \
-    using type = void;                                                                                         \
-  };                                                                                                           \
-  template <typename Interface>                                                                                \
+#define LMS_DEFINE_OVERRIDE(method, target)                                                              \
+  template <typename Interface, typename = void>                                                         \
+  struct lms_signature_##method {                                                                        \
+    using type = void;                                                                                   \
+  };                                                                                                     \
+  template <typename Interface>                                                                          \
   struct lms_signature_##method<Interface, typename lms::MakeVoid<decltype(&Interface::method)>::type> { \
-    using type = decltype(&Interface::method);                                                                 \
-  };                                                                                                           \
-  template <typename Base, typename Signature>                                                                 \
-  class lms_link_##method : public Base {};                                                                    \
-  template <typename Base, typename Result, typename Owner, typename... Args>                                  \
-  class lms_link_##method<Base, Result (Owner::*)(Args...)> : public Base {                                    \
-   public:                                                                                                     \
-    Result method(Args... args) override { return target method(std::forward<Args>(args)...); }                \
-  };                                                                                                           \
-  template <typename Base, typename Result, typename Owner, typename... Args>                                  \
-  class lms_link_##method<Base, Result (Owner::*)(Args...) const> : public Base {                              \
-   public:                                                                                                     \
-    Result method(Args... args) const override { return target method(std::forward<Args>(args)...); }          \
-  };                                                                                                           \
-  template <typename Interface>                                                                                \
-  struct lms_override_##method {                                                                               \
-    template <typename Base>                                                                                   \
-    using Link = lms_link_##method<Base, typename lms_signature_##method<Interface>::type>;                    \
+    using type = decltype(&Interface::method);                                                           \
+  };                                                                                                     \
+  template <typename Base, typename Signature>                                                           \
+  class lms_link_##method : public Base {};                                                              \
+  template <typename Base, typename Result, typename Owner, typename... Args>                            \
+  class lms_link_##method<Base, Result (Owner::*)(Args...)> : public Base {                              \
+   public:                                                                                               \
+    Result method(Args... args) override { return target method(std::forward<Args>(args)...); }          \
+  };                                                                                                     \
+  template <typename Base, typename Result, typename Owner, typename... Args>                            \
+  class lms_link_##method<Base, Result (Owner::*)(Args...) const> : public Base {                        \
+   public:                                                                                               \
+    Result method(Args... args) const override { return target method(std::forward<Args>(args)...); }    \
+  };                                                                                                     \
+  template <typename Interface>                                                                          \
+  struct lms_override_##method {                                                                         \
+    template <typename Base>                                                                             \
+    using Link = lms_link_##method<Base, typename lms_signature_##method<Interface>::type>;              \
   };
 
 #endif  // LMS_OVERRIDE_H

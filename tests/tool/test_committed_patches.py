@@ -50,6 +50,7 @@ def test_it_is_what_its_sources_generate(tag: Tag, originals: dict[str, bytes]) 
 def test_git_am_applies_it(tag: Tag, originals: dict[str, bytes], tmp_path: Path) -> None:
     patch = read_patch(PATCHES / tag.patch_name)
     tree = tmp_path / "tree"
+    tree.mkdir()  # a patch may edit no file
     for name, data in originals.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_bytes(data)

@@ -280,7 +280,7 @@ LMS_DEFINE_OVERRIDE(allocate, cpu_memory().)
 LMS_DEFINE_OVERRIDE(copy_data, cpu_memory().)
 
 using CpuAllocator = lms::Chain<CpuAllocatorBase, lms_override_allocate<c10::Allocator>::Link,
-                                      lms_override_copy_data<c10::Allocator>::Link>::type;
+                                lms_override_copy_data<c10::Allocator>::Link>::type;
 
 c10::Allocator& cpu_allocator() {
   static CpuAllocator& allocator = *new CpuAllocator;

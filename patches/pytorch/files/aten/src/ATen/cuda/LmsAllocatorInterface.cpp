@@ -196,8 +196,8 @@ LMS_METHODS(LMS_DEFINE_FORWARD, LMS_DEFINE_INTERCEPT)
 LMS_DEFINE_INTERCEPT(recordStream)
 
 #define LMS_LINK(method) , lms_override_##method<CUDAAllocator>::Link
-using DecoratorLinks = lms::Chain<Decorator LMS_METHODS(LMS_LINK, LMS_LINK),
-                                        lms_override_recordStream<c10::DeviceAllocator>::Link>::type;
+using DecoratorLinks =
+    lms::Chain<Decorator LMS_METHODS(LMS_LINK, LMS_LINK), lms_override_recordStream<c10::DeviceAllocator>::Link>::type;
 
 class LmsAllocator final : public DecoratorLinks {
  public:
