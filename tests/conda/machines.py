@@ -45,14 +45,25 @@ class Machine:
             if not shutil.which(needed):
                 pytest.skip(f"needs {needed}: install Debian's g++-{self.triple} and qemu-user-static")
 
-    def words(self, program: Path, root: Path | None = None, variables: Mapping[str, str] | None = None) -> list[str]:
+    def words(self, program: Path, root: Path | None = None) -> list[str]:
         """The command that runs a program here; `root` has its libraries, when it is not linked statically."""
         words = [self.emulator, "-p", str(self.page)]
         if root is not None:
             words += ["-L", str(root), "-E", f"LD_LIBRARY_PATH={root / 'lib'}"]
-        for name, value in (variables or {}).items():
-            words += ["-E", f"{name}={value}"]
         return [*words, str(program)]
+
+    def run(self, program: Path, arguments: Sequence[str], root: Path, variables: Mapping[str, str]) -> tuple[str, int]:
+        """What a program prints when it succeeds, and the bytes of memory that it and the emulator took at most."""
+        command = [*self.words(program, root), *arguments]
+        own = {name: value for name, value in os.environ.items() if not name.startswith(("SIM_", "LMS_"))}
+        with tempfile.TemporaryFile("w+", errors="replace") as output:
+            process = subprocess.Popen(command, env={**own, **variables}, stdout=output, stderr=subprocess.STDOUT)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            output.seek(0)
+            printed = output.read()
+        assert process.returncode == 0, f"{command}, {dict(variables)}: {process.returncode}\n{printed[-4000:]}"
+        return printed, usage.ru_maxrss << 10
 
 
 def _power(name: str, page: int) -> Machine:

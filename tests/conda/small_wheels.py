@@ -31,20 +31,26 @@ def write(
     requires: Sequence[str] = ("filelock",),
     headers: Sequence[str] = (),
     files: Mapping[str, bytes] | None = None,
+    own: Mapping[str, bytes] | None = None,
+    programs: str = "torchrun = torch.distributed.run:main",
 ) -> Path:
+    """Writes a wheel; `own` is what it has in place of what one of PyTorch has."""
     dist_info, python = f"{package}-{version}.dist-info", abi.removesuffix("m")
     metadata = ["Metadata-Version: 2.1", f"Name: {package}", f"Version: {version}", *headers]
     metadata += [f"Requires-Dist: {text}" for text in requires]
+    torch = {
+        "torch/__init__.py": b"",
+        "torch/version.py": b"__version__ = '2.13.0'\ncuda = '12.4'\n",
+        "torch/lms/__init__.py": b"",
+        "torch/lib/libtorch_lms.so": library(folder, "$ORIGIN"),
+    }
     members = {
-        f"{package}/__init__.py": b"",
-        f"{package}/version.py": b"__version__ = '2.13.0'\ncuda = '12.4'\n",
-        f"{package}/lms/__init__.py": b"",
-        f"{package}/lib/libtorch_lms.so": library(folder, "$ORIGIN"),
+        **(torch if own is None else own),
         **(files or {}),
         f"{dist_info}/METADATA": "\n".join([*metadata, "", ""]).encode(),
         f"{dist_info}/WHEEL": b"Wheel-Version: 1.0\n",
         f"{dist_info}/LICENSE": b"a licence\n",
-        f"{dist_info}/entry_points.txt": b"[console_scripts]\ntorchrun = torch.distributed.run:main\n\n[other]\na = b:c\n",
+        f"{dist_info}/entry_points.txt": f"[console_scripts]\n{programs}\n\n[other]\na = b:c\n".encode(),
     }
     rows = [(name, record_hash(data), str(len(data))) for name, data in members.items()]
     members[f"{dist_info}/RECORD"] = record_text([*rows, (f"{dist_info}/RECORD", "", "")])
@@ -55,3 +61,35 @@ def write(
             info.external_attr = (0o100755 if name.endswith(".so") else 0o100644) << 16
             archive.writestr(info, data)
     return path
+
+
+def write_tensorflow(
+    folder: Path,
+    *,
+    package: str = "tensorflow_cpu",
+    version: str = "2.14.1",
+    cuda: str = "",
+    top: str = "tensorflow",
+    requires: Sequence[str] = (),
+) -> Path:
+    """One of TensorFlow, whose code is in the folder `top`."""
+    programs = [f"tflite_convert = {top}.lite.python.tflite_convert:main", "tensorboard = tensorboard.main:run_main"]
+    own = {
+        f"{top}/__init__.py": b"",
+        f"{top}/libtensorflow_framework.so.2": library(folder, FOREIGN),
+        f"{top}/libtensorflow_lms.so": library(folder, "$ORIGIN"),
+        f"{top}/python/lms/__init__.py": b"",
+        f"{top}/python/platform/build_info.py": f"build_info = dict([('cuda_version', '{cuda}')])\n".encode(),
+        f"{top}/THIRD_PARTY_NOTICES.txt": b"notices\n",
+    }
+    if not cuda:
+        own[f"{top}/python/platform/build_info.py"] = b"build_info = dict([('is_cuda_build', False)])\n"
+    return write(
+        folder,
+        package=package,
+        version=f"{version}+lms1",
+        headers=["License: Apache 2.0"],
+        requires=requires,
+        own=own,
+        programs="\n".join(programs),
+    )

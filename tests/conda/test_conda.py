@@ -14,7 +14,15 @@ import pytest
 
 import small_wheels
 from lmsbuild import conda, conda_archive, paths, runpath
-from lmsbuild.errors import CondaBuildFailed, DamagedWheel, FolderInUse, TamperedWheel, WrongPlatform, WrongVersion
+from lmsbuild.errors import (
+    CondaBuildFailed,
+    DamagedWheel,
+    FolderInUse,
+    TamperedWheel,
+    UnknownRequirement,
+    WrongPlatform,
+    WrongVersion,
+)
 from lmsbuild.wheel import WheelFile, record_hash
 from stand_ins import ABI, VERSION
 
@@ -178,10 +186,17 @@ def test_no_address_and_no_machine_in_the_recipe() -> None:
             assert not re.search(r"https?:|track_features", path.read_text()), path
 
 
+def test_a_recipe_without_a_line_for_what_is_required(tmp_path: Path) -> None:
+    """It would be left out of the package in silence."""
+    wheel = small_wheels.write(tmp_path, requires=["filelock", "grpcio"])
+    with pytest.raises(UnknownRequirement, match="requires grpcio, for which recipes/pytorch/recipe.yaml has no line"):
+        package(wheel, tmp_path / "dist")
+
+
 def test_not_patched(tmp_path: Path) -> None:
     with pytest.raises(WrongVersion, match="is no patched wheel"):
         package(small_wheels.write(tmp_path, version="2.13.0+cpu"), tmp_path / "dist")
-    with pytest.raises(WrongVersion, match="there are recipes for torch only"):
+    with pytest.raises(WrongVersion, match="there are recipes for tensorflow, tensorflow-cpu, torch only"):
         package(small_wheels.write(tmp_path, package="jax"), tmp_path / "dist")
     with pytest.raises(WrongPlatform, match="made for CPython 3"):
         package(small_wheels.write(tmp_path, abi="pp310"), tmp_path / "dist")

@@ -38,6 +38,7 @@ def run(environment: Environment, *words: str | Path) -> str:
 def train(environment: Environment, folder: Path, *words: str) -> Training:
     for name in ("models.py", "training.py"):
         shutil.copy(TOOL / name, folder)
+    shutil.copy(TOOL / "training_pytorch.py", folder / "backend.py")
     printed = run(environment, "python", folder / "training.py", *MODEL, *words)
     return read_training([json.loads(line) for line in printed.splitlines()])
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from pathlib import Path
 
 import pytest
 
 from lmsbuild import paths
 from lmsbuild.conda_names import conda_requirements, marker_environment, read_metadata, read_providers
-from lmsbuild.errors import DamagedWheel, UnknownRequirement
+from lmsbuild.errors import BadSources, DamagedWheel, UnknownRequirement
 from lmsbuild.platforms import find_platform, read_platforms
 
 RECIPES = paths.recipes_folder()
@@ -60,15 +61,71 @@ def test_unknown_requirement() -> None:
 
 def test_licence() -> None:
     assert read_metadata("License-Expression: MIT AND BSD-2-Clause\n\nbody").license == "MIT AND BSD-2-Clause"
+    assert read_metadata("License: BSD-3\n\n").license == "BSD-3-Clause"
+    assert read_metadata("License: Apache 2.0\n\n").license == "Apache-2.0"
     assert read_metadata("License: BSD-3\nRequires-Dist: a\nRequires-Dist: b\n\n").requirements == ("a", "b")
 
 
-def test_the_recipe_has_a_line_for_each_package() -> None:
-    """A requirement without a line would be left out of the package in silence."""
-    lines = set(re.findall(r"- \$\{\{ run_(\w+) \}\}", (RECIPES / "pytorch/recipe.yaml").read_text()))
-    packages = {name for provider in read_providers(RECIPES).values() for name in provider.package_names()}
+def lines(framework: str) -> set[str]:
+    return set(re.findall(r"- \$\{\{ run_(\w+) \}\}", (RECIPES / framework / "recipe.yaml").read_text()))
+
+
+def test_recipes_and_names_have_the_same_packages() -> None:
+    packages = {name.replace("-", "_") for row in read_providers(RECIPES).values() for name in row.package_names()}
     own = {"python", "python_abi", "glibc", "cuda_version"}
-    assert lines == own | {name.replace("-", "_") for name in packages}
+    frameworks = [path.name for path in RECIPES.iterdir() if path.is_dir()]
+    assert sorted(frameworks) == ["pytorch", "tensorflow"]
+    for framework in frameworks:
+        assert own <= lines(framework) <= own | packages
+    assert set().union(*map(lines, frameworks)) == own | packages
+
+
+# What the official wheels of TensorFlow say, as far as names or versions are of another kind than those above.
+TENSORFLOW = {
+    "2.1.0": (
+        "keras-applications (>=1.0.8)",
+        "scipy (==1.4.1) ; python_version >= '3'",
+        "wheel (>=0.26)",
+        "astor (>=0.6.0)",
+    ),
+    "2.14.1": (
+        "flatbuffers (>=23.5.26)",
+        "libclang (>=13.0.0)",
+        "ml-dtypes (==0.2.0)",
+        "tensorflow-estimator (<2.15,>=2.14.0)",
+        "tensorflow-io-gcs-filesystem (>=0.23.1)",
+        "nvidia-cuda-nvcc-cu11 (==11.8.89) ; extra == 'and-cuda'",
+        "nvidia-cudnn-cu11 (==8.7.0.84) ; extra == 'and-cuda'",
+        "tensorrt (==8.5.3.1) ; extra == 'and-cuda'",
+    ),
+    "2.21.0": ("opt_einsum>=2.3.2", "google_pasta>=0.1.1", 'nvidia-cuda-nvcc-cu12<13.0,>=12.5.82; extra == "and-cuda"'),
+}
+
+
+@pytest.mark.parametrize(
+    ("version", "extras", "conda"),
+    [
+        ("2.1.0", [], ["astor >=0.6.0", "keras-applications >=1.0.8", "scipy ==1.4.1", "wheel >=0.26"]),
+        ("2.14.1", [], ["ml_dtypes ==0.2.0", "python-flatbuffers >=23.5.26"]),
+        (
+            "2.14.1",
+            ["and-cuda"],
+            ["cudatoolkit", "cudnn >=8.7.0.84,<9.0a0", "ml_dtypes ==0.2.0", "python-flatbuffers >=23.5.26"],
+        ),
+        ("2.21.0", ["and-cuda"], ["cuda-nvcc-tools", "google-pasta >=0.1.1", "opt_einsum >=2.3.2"]),
+    ],
+)
+def test_requirements_of_tensorflow(version: str, extras: list[str], conda: list[str]) -> None:
+    environment = marker_environment("3.11", "x86_64")
+    found = conda_requirements(TENSORFLOW[version], read_providers(RECIPES), environment, extras)
+    assert sorted(found.values()) == conda
+
+
+def test_a_row_that_provides_nothing(tmp_path: Path) -> None:
+    for row in ('conda = ""\nversion = "stated"', 'conda = "a"\nversion = "none"', 'conda = "a"\nversion = "latest"'):
+        (tmp_path / "names.toml").write_text(f"[a]\n{row}\n")
+        with pytest.raises(BadSources, match="a row for a that says nothing of use"):
+            read_providers(tmp_path)
 
 
 def test_platforms() -> None:

@@ -11,7 +11,10 @@ from types import ModuleType
 import pytest
 
 import allocator_programs
+import elsewhere
 from allocator_programs import Allocator
+from elsewhere import Programs
+from machines import Machine
 
 HERE = Path(__file__).parent
 
@@ -98,3 +101,22 @@ def shared_library(
         return library
 
     return build
+
+
+@pytest.fixture(scope="session")
+def programs_for(
+    simulator: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Callable[[Machine], Programs]:
+    """programs_for(machine), for all machines with one compiler the same. Skips where they cannot be built."""
+    known: dict[str, Programs] = {}
+
+    def make(machine: Machine) -> Programs:
+        machine.require()
+        if machine.triple not in known:
+            folder = tmp_path_factory.mktemp(f"emulated-{machine.name}")
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("CXX", machine.compiler)
+                known[machine.triple] = elsewhere.prepare(machine, simulator, folder)
+        return known[machine.triple]
+
+    return make

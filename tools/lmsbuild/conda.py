@@ -13,15 +13,23 @@ import re
 import shutil
 import stat
 import sys
+from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from platform import machine
 
-from lmsbuild import command, cuda, report, runpath
+from lmsbuild import catalogue, command, graft, paths, report, runpath, series
 from lmsbuild.conda_archive import missing_tools
 from lmsbuild.conda_names import conda_requirements, marker_environment, read_metadata, read_providers
-from lmsbuild.errors import CondaBuildFailed, FolderInUse, WrongPlatform, WrongVersion, disk_failures
+from lmsbuild.errors import (
+    CondaBuildFailed,
+    FolderInUse,
+    UnknownRequirement,
+    WrongPlatform,
+    WrongVersion,
+    disk_failures,
+)
 from lmsbuild.platforms import Platform, find_platform
 from lmsbuild.symbols import claimed_minor
 from lmsbuild.wheel import WheelFile, WheelName, parse_name, record_hash, record_text
@@ -31,7 +39,9 @@ NUMBER = 1000  # of the build: above those of other channels, so that of one ver
 LEVEL = 12  # of compression; docs/performance.md has what others take
 _OWN_LICENSE = "Apache-2.0"
 _ABI = re.compile(r"cp(3)(\d+)(t?)m?")
-_NAMES = {"torch": "pytorch"}  # folders in recipes/, by the wheel's package
+_LICENSES = ("LICENSE", "NOTICE", "THIRD_PARTY_NOTICES")  # what the names of such files begin with
+_LINE = re.compile(r"\$\{\{ (run_\w+) \}\}")  # of a recipe
+_CUDA_EXTRA = "and-cuda"  # the extra that brings what a CUDA wheel needs of CUDA, where the wheel does not require it
 
 
 @dataclass(frozen=True)
@@ -45,6 +55,7 @@ class Options:
     test: bool  # whether those that need an environment run
     level: int = LEVEL
     threads: int = os.cpu_count() or 1
+    requires: tuple[str, ...] = ()  # what the package requires beside what the wheel's metadata says
 
 
 @dataclass(frozen=True)
@@ -73,7 +84,7 @@ class Layout:
 def layout(wheel: WheelName, file_name: str, recipes: Path) -> Layout:
     """Raises WrongVersion when the wheel is not patched, WrongPlatform when there are no packages for its platform."""
     if not wheel.is_patched:
-        raise WrongVersion(f"{file_name} is no patched wheel: build one with `lmsbuild {_NAMES[wheel.package]}`")
+        raise WrongVersion(f"{file_name} is no patched wheel: build one with `lmsbuild {_framework(wheel, file_name)}`")
     abi = min(tag.abi for tag in wheel.tags)
     match = _ABI.fullmatch(abi)
     machine = re.sub(r"^.*linux(?:1|2010|2014|_2_\d+)?_", "", wheel.platforms[0])
@@ -85,7 +96,7 @@ def layout(wheel: WheelName, file_name: str, recipes: Path) -> Layout:
 def build(options: Options) -> Path:
     """Makes the package and returns its file, in the folder for its platform. Nothing appears there before it is complete."""
     name = parse_name(options.wheel)
-    _check_package(name, options.wheel)
+    _framework(name, options.wheel.name)
     target = layout(name, options.wheel.name, options.recipes)
     try:
         metadata.version("py-rattler-build")
@@ -95,7 +106,7 @@ def build(options: Options) -> Path:
         test = options.test and target.platform.machine == machine()
         if options.test and not test:
             report.note(f"the tests inside the package need {target.platform.subdir}, so they do not run here")
-        recipe = prepare(options.wheel, options.recipes, scratch / "package")
+        recipe = prepare(options.wheel, options.recipes, scratch / "package", options.requires)
         report.stage("package")
         built = _run_recipe(recipe, scratch / "built", target.platform, test, options)
         report.stage("publish")
@@ -106,15 +117,17 @@ def build(options: Options) -> Path:
     return folder / built.name
 
 
-def prepare(wheel: Path, recipes: Path, folder: Path) -> Path:
+def prepare(wheel: Path, recipes: Path, folder: Path, requires: Sequence[str] = ()) -> Path:
     """Writes all that the recipe needs into a new folder: tree, licences, variants. Returns the recipe's folder.
+
+    The package requires what the wheel does, and `requires`.
 
     Raises FolderInUse, DamagedWheel, TamperedWheel, UnknownRequirement, WrongPlatform or WrongVersion.
     """
     if folder.exists() and any(folder.iterdir()):
         raise FolderInUse(f"{folder} is not empty: give a new folder")
     name = parse_name(wheel)
-    _check_package(name, wheel)
+    framework = _framework(name, wheel.name)
     target = layout(name, wheel.name, recipes)
     recipe = folder / "recipe"
     try:
@@ -122,14 +135,20 @@ def prepare(wheel: Path, recipes: Path, folder: Path) -> Path:
             variants = describe(file, target, recipes)
             report.stage("unpack")
             _unpack(file, target, folder / "tree")
-            shutil.copytree(recipes / _NAMES[name.package], recipe)
-            _copy_licenses(folder / "tree" / target.packages / file.dist_info, recipe / "licenses")
+            shutil.copytree(recipes / framework, recipe)
+            _add_requirements(recipe / "recipe.yaml", requires)
+            _copy_licenses(folder / "tree" / target.packages, file.dist_info, recipe / "licenses")
             table = {key: [value] for key, value in variants.items()}
             (recipe / "variants.yaml").write_text(json.dumps(table, indent=1) + "\n")
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return recipe
+
+
+def _add_requirements(recipe: Path, requires: Sequence[str]) -> None:
+    start, key, rest = recipe.read_text().partition("\n  run:\n")
+    recipe.write_text(start + key + "".join(f"    - {json.dumps(text)}\n" for text in requires) + rest)
 
 
 def channel_address(text: str) -> str:
@@ -140,12 +159,18 @@ def channel_address(text: str) -> str:
 def describe(wheel: WheelFile, target: Layout, recipes: Path) -> dict[str, str]:
     """The recipe's variables for this wheel."""
     name = wheel.name
-    is_cuda = f"{name.package}/lib/libc10_cuda.so" in wheel.members
-    version = cuda.version_of(wheel.read(f"{name.package}/version.py")) if is_cuda else ""
+    framework = _framework(name, wheel.path.name)
+    version = _cuda_version(wheel, framework)
     stated = read_metadata(wheel.read(f"{wheel.dist_info}/METADATA").decode())
-    providers = read_providers(recipes)
     environment = marker_environment(target.python, target.platform.machine)
-    needs = conda_requirements(stated.requirements, providers, environment)
+    extras = [_CUDA_EXTRA] if version else []
+    needs = conda_requirements(stated.requirements, read_providers(recipes), environment, extras)
+    lines = _LINE.findall((recipes / framework / "recipe.yaml").read_text())
+    for package in needs:
+        if _variable(package) not in lines:
+            raise UnknownRequirement(
+                f"the wheel requires {package}, for which recipes/{framework}/recipe.yaml has no line: add one"
+            )
     label = (name.version.local or "").split(".")[-1]
     toolkit = f"cuda{version.replace('.', '')}" if version else "cpu"
     release = target.python.rstrip("t")
@@ -161,18 +186,33 @@ def describe(wheel: WheelFile, target: Layout, recipes: Path) -> dict[str, str]:
         "run_glibc": _glibc(name),
         "run_cuda_version": "",
     }
-    for provider in providers.values():
-        for package in provider.package_names():
-            variants[_variable(package)] = needs.get(package, "")
+    known = {_variable(package): need for package, need in needs.items()}
+    variants.update((line, known.get(line, "")) for line in lines if line not in variants)
     if version and any(_is_cuda(need) for need in stated.requirements):
         series, _, _ = version.partition(".")
         variants["run_cuda_version"] = f"cuda-version >={version},<{int(series) + 1}"
     return variants
 
 
-def _check_package(name: WheelName, wheel: Path) -> None:
-    if name.package not in _NAMES:
-        raise WrongVersion(f"{wheel.name}: there are recipes for {', '.join(sorted(_NAMES))} only")
+def _framework(wheel: WheelName, file_name: str) -> str:
+    """The framework that the wheel is of, which is also its folder in recipes/. Raises WrongVersion when it is of none."""
+    patches = paths.patches_folder()
+    known = {
+        name: framework
+        for framework in catalogue.frameworks(patches)
+        for name in catalogue.packages(patches, framework)
+    }
+    if wheel.package not in known:
+        raise WrongVersion(f"{file_name}: there are recipes for {', '.join(sorted(known))} only")
+    return known[wheel.package]
+
+
+def _cuda_version(wheel: WheelFile, framework: str) -> str:
+    """The CUDA version that the wheel was built for, such as 12.4; empty when it has no CUDA."""
+    patches = paths.patches_folder()
+    tag = catalogue.find_tag(patches, f"v{wheel.name.version.public}", framework)
+    stated = graft.cuda_version(wheel, series.read_series(patches, tag).graft)
+    return ".".join(stated.split(".")[:2])
 
 
 def _license(stated: str) -> str:
@@ -252,14 +292,16 @@ def _stays_in_wheel(entry: str, folder: Path, tree: Path, packages: str) -> bool
 
 
 def _programs(wheel: WheelFile) -> dict[str, str]:
-    """The commands that the wheel brings, as MODULE:FUNCTION by name."""
+    """The commands that the wheel brings, as MODULE:FUNCTION by name; not those of other packages, which bring them, too."""
     name = f"{wheel.dist_info}/entry_points.txt"
     if name not in wheel.members:
         return {}
     parser = configparser.ConfigParser(delimiters=("=",), interpolation=None)
     parser.optionxform = str  # type: ignore[assignment, method-assign]
     parser.read_string(wheel.read(name).decode())
-    return dict(parser["console_scripts"]) if parser.has_section("console_scripts") else {}
+    found = dict(parser["console_scripts"]) if parser.has_section("console_scripts") else {}
+    own = {member.split("/")[0] for member in wheel.members}
+    return {script: entry for script, entry in found.items() if entry.partition(":")[0].strip().split(".")[0] in own}
 
 
 def _program(entry: str) -> str:
@@ -268,17 +310,24 @@ def _program(entry: str) -> str:
     return f"#!python\nimport sys\n\nfrom {module.strip()} import {name}\n\nsys.exit({function.strip()}())\n"
 
 
-def _copy_licenses(dist_info: Path, folder: Path) -> None:
+def _copy_licenses(packages: Path, dist_info: str, folder: Path) -> None:
+    """Copies the wheel's licence files: those of its description, and those at the top of its packages."""
     folder.mkdir()
-    for path in sorted(dist_info.rglob("*")):
-        relative = path.relative_to(dist_info)
-        if path.is_file() and (relative.parts[0] == "licenses" or relative.name.startswith(("LICENSE", "NOTICE"))):
-            target = folder / "wheel" / relative
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(path, target)
+    for path in sorted(packages.glob(f"{dist_info}/**/*")):
+        relative = path.relative_to(packages / dist_info)
+        if path.is_file() and (relative.parts[0] == "licenses" or relative.name.startswith(_LICENSES)):
+            _copy(path, folder / "wheel" / relative)
+    for path in sorted(packages.glob("*/*")):
+        if path.is_file() and path.name.startswith(_LICENSES) and path.parent.name != dist_info:
+            _copy(path, folder / "wheel" / path.parent.name / path.name)
     for file in metadata.files("lmsbuild") or []:
         if file.name == "LICENSE":
             (folder / "LICENSE-large-model-support").write_text(file.read_text())
+
+
+def _copy(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
 
 
 def _run_recipe(recipe: Path, output: Path, platform: Platform, test: bool, options: Options) -> Path:

@@ -26,6 +26,14 @@ def is_package(path: Path) -> bool:
     return path.name.endswith(SUFFIXES)
 
 
+def requirements(package: Path) -> tuple[str, ...]:
+    """What the package requires of an environment, which need not be in the metadata of what pip installs.
+
+    Raises DamagedPackage or NoSuchFile.
+    """
+    return tuple(conda_archive.read_description(package)["index"].get("depends", ()))
+
+
 def as_wheel(package: Path, framework: str, version: str, platform: Platform, folder: Path) -> Path:
     """Writes the package's files as a wheel of `framework` into `folder` and returns it.
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -25,27 +27,62 @@ def conda_group() -> None:
     """Build conda packages with Large Model Support."""
 
 
+def _package_options(command: Callable[..., None]) -> Callable[..., None]:
+    """The options of the commands that build a package."""
+    options = (
+        click.argument("tag"),
+        click.option("--wheel", type=_FILE, help="A patched wheel of TAG; without it, one is built."),
+        click.option("--python", help="Interpreter to build for, such as 3.12; without it, the running one."),
+        click.option("--platform", help="Platform to build for, such as linux-aarch64; without it, this machine's."),
+        click.option(
+            "--base", type=_FILE, help="A wheel or conda package without LMS; without it, pip fetches a wheel."
+        ),
+        click.option(
+            "--channel",
+            "channels",
+            multiple=True,
+            default=("conda-forge",),
+            show_default=True,
+            help="Where what the package requires comes from, for the tests inside it; may be given again.",
+        ),
+        click.option(
+            "--test/--no-test", default=True, show_default=True, help="Run the package's tests in an environment."
+        ),
+        click.option(
+            "--level", type=click.IntRange(1, 22), default=conda.LEVEL, show_default=True, help="Of compression."
+        ),
+        click.option("--prepare", type=_FOLDER, help="Only write what the recipe needs into this new folder."),
+        click.option(
+            "--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for wheel and package."
+        ),
+        _verbose,
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
+
+
 @conda_group.command(name="pytorch")
-@click.argument("tag")
-@click.option("--wheel", type=_FILE, help="A patched wheel of TAG; without it, one is built.")
-@click.option("--python", help="Interpreter to build for, such as 3.12; without it, the running one.")
-@click.option("--platform", help="Platform to build for, such as linux-aarch64; without it, this machine's.")
-@click.option("--base", type=_FILE, help="A wheel or conda package without LMS; without it, pip fetches a wheel.")
+@_package_options
+def pytorch_package(tag: str, **asked: Any) -> None:
+    """Build the conda package `pytorch` of TAG, such as v2.13.0, out of its patched wheel."""
+    _build(catalogue.find_tag(paths.patches_folder(), tag, "pytorch"), **asked)
+
+
+@conda_group.command(name="tensorflow")
+@_package_options
 @click.option(
-    "--channel",
-    "channels",
-    multiple=True,
-    default=("conda-forge",),
-    show_default=True,
-    help="Where what the package requires comes from, for the tests inside it; may be given again.",
+    "--package", help="Which of the framework's wheels, such as tensorflow-cpu; without it, the first that it has."
 )
-@click.option("--test/--no-test", default=True, show_default=True, help="Run the package's tests in an environment.")
-@click.option("--level", type=click.IntRange(1, 22), default=conda.LEVEL, show_default=True, help="Of compression.")
-@click.option("--prepare", type=_FOLDER, help="Only write what the recipe needs into this new folder.")
-@click.option("--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for wheel and package.")
-@_verbose
-def pytorch_package(
-    tag: str,
+def tensorflow_package(tag: str, package: str | None, **asked: Any) -> None:
+    """Build the conda package `tensorflow` of TAG, such as v2.14.1, out of its patched wheel."""
+    found = catalogue.find_tag(paths.patches_folder(), tag, "tensorflow")
+    _build(catalogue.of_package(found, package), **asked)
+
+
+def _build(
+    tag: catalogue.Tag,
+    *,
     wheel: Path | None,
     python: str | None,
     platform: str | None,
@@ -57,21 +94,20 @@ def pytorch_package(
     output: Path,
     verbose: bool,
 ) -> None:
-    """Build the conda package `pytorch` of TAG, such as v2.13.0, out of its patched wheel."""
     report.configure(verbose=verbose)
-    patches, recipes = paths.patches_folder(), paths.recipes_folder()
-    found = catalogue.find_tag(patches, tag, "pytorch")
+    recipes = paths.recipes_folder()
     if wheel is None:
         where = find_platform(recipes, platform or target_for(python).machine)
-        wheel = _build_wheel(found, where, python, base, output)
+        wheel = _build_wheel(tag, where, python, base, output)
     name = parse_name(wheel)
-    if (name.package, name.version.public) != (found.package, found.version):
-        raise WrongVersion(f"{wheel.name} is {name.package} {name.version}, but {found.name} needs {found.version}")
+    if name.package not in tag.packages or name.version.public != tag.version:
+        raise WrongVersion(f"{wheel.name} is {name.package} {name.version}, but {tag.name} needs {tag.version}")
+    requires = conda_base.requirements(base) if base and conda_base.is_package(base) else ()
     if prepare is not None:
-        click.echo(conda.prepare(wheel, recipes, prepare))
+        click.echo(conda.prepare(wheel, recipes, prepare, requires))
         return
     threads = os.cpu_count() or 1
-    click.echo(conda.build(conda.Options(wheel, recipes, output, channels, test, level, threads)))
+    click.echo(conda.build(conda.Options(wheel, recipes, output, channels, test, level, threads, requires)))
 
 
 def _build_wheel(tag: catalogue.Tag, where: Platform, python: str | None, base: Path | None, output: Path) -> Path:

@@ -20,6 +20,7 @@ from lmsbuild.errors import BadSources, DamagedWheel, UnknownRequirement
 
 _CUDA_GENERATION = re.compile(r"-cu\d+$")
 _DEFAULT_LICENSE = "BSD-3-Clause"  # of wheels whose METADATA states none that a machine could read
+_LICENSES = {"Apache 2.0": "Apache-2.0"}  # what METADATA states of old, as an SPDX expression
 
 
 @dataclass(frozen=True)
@@ -34,8 +35,8 @@ class Metadata:
 class Provider:
     """The conda packages that provide what a wheel requires."""
 
-    conda: str  # "" where each extra is a package of its own
-    version: str  # "stated", "series" or "any"
+    conda: str  # "" where each extra is a package of its own, or nothing provides it
+    version: str  # "stated", "series", "any" or "none"
     extras: Mapping[str, str]
 
     def package_names(self) -> list[str]:
@@ -44,7 +45,8 @@ class Provider:
 
 def read_metadata(text: str) -> Metadata:
     headers = HeaderParser().parsestr(text)
-    return Metadata(tuple(headers.get_all("Requires-Dist", [])), headers.get("License-Expression", _DEFAULT_LICENSE))
+    of_old = _LICENSES.get(headers.get("License", ""), _DEFAULT_LICENSE)
+    return Metadata(tuple(headers.get_all("Requires-Dist", [])), headers.get("License-Expression", of_old))
 
 
 def read_providers(recipes: Path) -> dict[str, Provider]:
@@ -52,25 +54,34 @@ def read_providers(recipes: Path) -> dict[str, Provider]:
     found = {}
     for name, row in read_toml(recipes / "names.toml").items():
         found[name] = Provider(row.get("conda", ""), row["version"], row.get("extras", {}))
-        if found[name].version not in ("stated", "series", "any") or not found[name].package_names():
+        provider = found[name]
+        useful = provider.version in ("stated", "series", "any") and provider.package_names()
+        if not useful and (provider.version != "none" or provider.package_names()):
             raise BadSources(f"names.toml has a row for {name} that says nothing of use")
     return found
 
 
 def conda_requirements(
-    requirements: Iterable[str], providers: Mapping[str, Provider], environment: Mapping[str, str]
+    requirements: Iterable[str],
+    providers: Mapping[str, Provider],
+    environment: Mapping[str, str],
+    extras: Iterable[str] = (),
 ) -> dict[str, str]:
     """The conda requirements, such as "sympy >=1.13.3", by the name of the conda package.
 
-    `environment` are the markers of the interpreter and machine that the package is for. Raises UnknownRequirement.
+    `environment` are the markers of the interpreter and machine that the package is for; what the wheel's `extras` require
+    is required, too. Raises UnknownRequirement.
     """
+    wanted = ["", *extras]
     found: dict[str, set[str]] = {}
     for text in requirements:
         try:
             requirement = Requirement(text)
         except InvalidRequirement as error:
             raise DamagedWheel(f"the wheel requires {text!r}, which is no requirement: download it again") from error
-        if requirement.marker and not requirement.marker.evaluate({**environment, "extra": ""}):
+        if requirement.marker and not any(
+            requirement.marker.evaluate({**environment, "extra": extra}) for extra in wanted
+        ):
             continue
         provider = _provider(requirement, providers)
         for conda in _packages(requirement, provider):
@@ -115,6 +126,8 @@ def _provider(requirement: Requirement, providers: Mapping[str, Provider]) -> Pr
 def _packages(requirement: Requirement, provider: Provider) -> list[str]:
     if provider.conda:
         return [provider.conda]
+    if provider.version == "none":
+        return []
     unknown = sorted(requirement.extras - set(provider.extras))
     if unknown:
         raise UnknownRequirement(
