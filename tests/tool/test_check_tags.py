@@ -59,6 +59,16 @@ def test_every_tag_is_checked_and_the_failed_ones_are_named(three: Workshop) -> 
     assert not [path for path in three.cache.iterdir() if path.suffix != ".lock" and path.name != "blobs"]
 
 
+def test_lines_of_other_tags_stay_in_the_table(three: Workshop) -> None:
+    table = three.folder / "tags.md"
+    others = ["| pytorch v2.9.1 | of old |", "| pytorch v2.12.0 | of old |", "| tensorflow v2.1.0 | of old |"]
+    table.write_text("\n".join(["# Tags", *others, ""]))
+    assert three.run("tag", "check", "v2.12.0", "--table", table).returncode == 0
+    lines = [line for line in table.read_text().splitlines() if re.match(r"\| \w+ v", line)]
+    assert [lines[0], lines[2]] == [others[0], others[2]]
+    assert lines[1].startswith("| pytorch v2.12.0 | `a1a1") and len(lines) == 3
+
+
 def test_base_wheels_that_were_cached_stay(three: Workshop) -> None:
     assert three.run("pytorch", "v2.12.0", "--output", three.output).returncode == 0
     done = three.run("tag", "check", "v2.12.0")

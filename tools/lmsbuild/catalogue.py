@@ -117,6 +117,15 @@ def packages(patches: Path, framework: str) -> tuple[str, ...]:
     return (table["package"], *table.get("variants", ()))
 
 
+def framework_of(patches: Path, package: str) -> str:
+    """The framework that is published as this package. Raises UnknownPackage."""
+    known = frameworks(patches)
+    for framework in known:
+        if package in packages(patches, framework):
+            return framework
+    raise UnknownPackage(f"{package} is the package of no framework: there are {' and '.join(known)}")
+
+
 def of_package(tag: Tag, package: str | None) -> Tag:
     """The tag with the wheels of one of its packages alone; None: as it is. Raises UnknownPackage."""
     if package is None:

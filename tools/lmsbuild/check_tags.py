@@ -6,6 +6,7 @@ made. A tag that fails does not keep the others from being checked.
 
 from __future__ import annotations
 
+import re
 import shutil
 import time
 from collections.abc import Iterable, Sequence
@@ -13,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild import add_tag, download, graft, release, report, series, trial
-from lmsbuild.catalogue import Tag
+from lmsbuild.catalogue import Tag, number
 from lmsbuild.errors import BadSources, Failure, StalePatch
 from lmsbuild.target import Target, minor_of, python_of, target_for
 from lmsbuild.wheel import WheelFile
@@ -21,13 +22,15 @@ from lmsbuild.workspace import workspace
 
 _OF_ITS_TIME = ("trained", "records")  # what of a row does not follow from every wheel of the release
 _OF_MAIN_PACKAGE = ("package", "cuda", "supports")  # what does not follow from the wheels of every package
+_ROW = re.compile(r"^\| (\w+) (v[\d.]+) \|.*$", re.MULTILINE)
 _HEAD = """# Tags
 
-Every tag that the patch is made for. `lmsbuild tag check --all --table docs/tags.md` writes this file: it takes each tag's
+Every tag that a patch is made for. `lmsbuild tag check --all --table docs/tags.md` writes this file: it takes each tag's
 official wheel (for the interpreter in bold), applies the patch to it, compiles and links what the patch adds, and makes
-every check that a build makes. "Trained with" is the Python with which the patched wheel trained a model when `lmsbuild tag
-add` read the release, within a third of the memory that it needs, to the same numbers as without Large Model Support, to
-the bit. What the other columns mean is said in `patches/pytorch/tags.toml`.
+every check that a build makes. With names of tags instead of `--all` it writes their lines anew, and leaves the others.
+"Trained with" is the Python with which the patched wheel trained a model when `lmsbuild tag add` read the release, within a
+third of the memory that it needs, to the same numbers as without Large Model Support, to the bit. What the other columns
+mean is said in `patches/pytorch/tags.toml` and `patches/tensorflow/tags.toml`.
 
 | tag | commit | CUDA | C++ ABI | standard | generation | interpreters | result | trained with |
 | --- | --- | --- | --- | --- | --- | --- | --- | --- |
@@ -64,9 +67,11 @@ def check(tags: Sequence[Tag], patches: Path, cache: Path, smoke: bool) -> list[
     return results
 
 
-def table(results: Iterable[Result]) -> str:
-    """The results as a page for readers."""
-    return _HEAD + "".join(_line(result) for result in sorted(results, key=lambda result: result.tag.number))
+def table(results: Iterable[Result], before: str = "") -> str:
+    """The results as a page for readers, with the lines of other tags that the page had `before`."""
+    lines = {(found[1], number(found[2])): f"{found[0]}\n" for found in _ROW.finditer(before)}
+    lines |= {(result.tag.framework, result.tag.number): _line(result) for result in results}
+    return _HEAD + "".join(lines[key] for key in sorted(lines))
 
 
 def _line(result: Result) -> str:

@@ -286,7 +286,7 @@ def add(
 @click.argument("tags", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Check every tag that there is.")
 @click.option("--smoke", is_flag=True, help="Also install each patched wheel and train a model with it.")
-@click.option("--table", type=_FILE, help="Write the results to this file; with --all it is docs/tags.md.")
+@click.option("--table", type=_FILE, help="Write the results to this file, such as docs/tags.md.")
 @_package
 @_verbose
 def check(
@@ -299,12 +299,12 @@ def check(
     cache = paths.cache_folder()
     with disk_failures(cache):
         results = check_tags.check(chosen, patches, cache, smoke)
-    page = check_tags.table(results)
     if table:
         with disk_failures(table):
-            table.write_text(page)
+            before = table.read_text() if table.is_file() and not every else ""
+            table.write_text(check_tags.table(results, before))
     else:
-        click.echo(page, nl=False)
+        click.echo(check_tags.table(results), nl=False)
     if failed := [result.tag.name for result in results if result.failure]:
         raise ChecksFailed(f"{len(failed)} of {len(results)} tags failed: {', '.join(failed)}")
 

@@ -104,13 +104,13 @@ def build_libraries(
     return built
 
 
-def stand_in(runtime: Path, scratch: Path) -> Path:
-    """A library to link with instead of the CUDA runtime that a wheel carries: it has the same functions, and its file's
-    name, under which the loader has to look for it. The runtime itself goes by the name without the hash.
+def stand_in(runtime: Path, name: str, scratch: Path) -> Path:
+    """A library to link with instead of a CUDA runtime: it has the functions of `runtime`, which may be for another kind of
+    machine, and the name under which the loader has to look for the wheel's.
     """
     folder = scratch / "runtime"
     folder.mkdir()
-    source, target = folder / "runtime.cc", folder / runtime.name
+    source, target = folder / "runtime.cc", folder / name
     functions = symbols.exported_functions(runtime, "cuda")
     source.write_text("".join(f'extern "C" void {name}() {{}}\n' for name in functions))
     flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}"]

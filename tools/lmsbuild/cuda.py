@@ -24,7 +24,8 @@ class Runtime:
     """CUDA's runtime, unpacked."""
 
     include: Path
-    library: Path | None  # None: the wheel has to carry it
+    library: Path | None  # None: there is no package with the one that the wheel needs
+    functions: Path  # a library with the same functions, for this machine
 
 
 def version_of(version_file: bytes, missing: str | None = None) -> str:
@@ -76,7 +77,8 @@ def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
     libraries = sorted(folder.glob("lib/libcudart.so.*"))
     if len(libraries) != 1:
         raise DamagedWheel(f"the packages for CUDA {version} hold {len(libraries)} runtime libraries, not one")
-    return Runtime(folder / "include", None if "headers" in read_toml(patches / "cuda.toml")[version] else libraries[0])
+    is_its_own = "headers" not in read_toml(patches / "cuda.toml")[version]
+    return Runtime(folder / "include", libraries[0] if is_its_own else None, libraries[0])
 
 
 def carried(names: Iterable[str]) -> str | None:

@@ -17,7 +17,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import command, git, plan, report, source
+from lmsbuild import command, git, graft, plan, report, source
 from lmsbuild.errors import (
     AlreadyApplied,
     BuildFailed,
@@ -29,6 +29,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.patch import apply_to_checkout, read_patch
 from lmsbuild.plan import Plan
+from lmsbuild.target import target_for
 from lmsbuild.wheel import file_sha256
 from lmsbuild.workspace import publish, workspace
 
@@ -66,12 +67,21 @@ def build(made: Plan, *, resume: bool) -> Path:
             written = stamps / f"{step.name}.new"
             written.write_text(step.run(made))
             written.replace(stamp)
-        wheel = made.options.output / (stamps / _STEPS[-1].name).read_text().split()[0]
-        with workspace(made.options.output) as scratch:
-            shutil.copy2(made.tree / "dist" / wheel.name, scratch / wheel.name)
-            publish(scratch / wheel.name, wheel)
+        wheel = _publish(made, made.wheels / (stamps / _STEPS[-1].name).read_text().split()[0])
     report.note(f"{made.folder} is no longer needed; it makes the next build of this tag quicker")
     return wheel
+
+
+def _publish(made: Plan, built: Path) -> Path:
+    """Puts the wheel that was built, or what a graft makes of it, into the output folder, and returns its file."""
+    options = made.options
+    if made.recipe.graft:
+        target = target_for(options.python)
+        return graft.build(graft.Options(options.tag, target, options.patches, options.cache, options.output, built))
+    with workspace(options.output) as scratch:
+        shutil.copy2(built, scratch / built.name)
+        publish(scratch / built.name, options.output / built.name)
+    return options.output / built.name
 
 
 def _check_ready(made: Plan) -> None:
@@ -152,31 +162,47 @@ def _patch_holds(made: Plan, stamp: str) -> bool:
     return stamp == file_sha256(patch.path) and found == dict(patch.result)
 
 
+def _check_programs(made: Plan) -> None:
+    """Raises BuildNotReady when a program is of another version than the tree asks for."""
+    for program, file in made.recipe.pinned.items():
+        wanted = (made.tree / file).read_text().split()[0]
+        said = command.run([program, "--version"], folder=made.tree).text
+        if wanted not in said.split():
+            raise BuildNotReady(
+                f"{made.options.tag.name} is built with {program} {wanted}, by {file}, not with "
+                f"{' '.join(said.split()) or 'none'}: install that version, or bazelisk under the name {program}, which "
+                "fetches the one that a tree asks for; then go on with --resume"
+            )
+
+
 def _run_build(made: Plan) -> str:
-    for older in (made.tree / "dist").glob("*.whl"):
+    _check_programs(made)
+    for older in made.wheels.glob("*.whl"):
+        older.chmod(0o644)
         older.unlink()
     report.note(f"this takes hours; what it says is in {made.log}")
     with made.log.open("ab") as log, report.progress("build", None):
-        log.write(f"+ {shlex.join(made.words)}\n".encode())
-        log.flush()
         # English, for the sake of _reason, but the user's character set.
         environment = {**git.unbound(os.environ), "LANGUAGE": "en", **made.environment}
-        code = command.run_logged(made.words, folder=made.tree, environment=environment, log=log)
-    if code:
-        raise _reason(made, code)
-    wheels = list((made.tree / "dist").glob("*.whl"))
+        for words in made.commands:
+            log.write(f"+ {shlex.join(words)}\n".encode())
+            log.flush()
+            code = command.run_logged(words, folder=made.tree, environment=environment, log=log)
+            if code:
+                raise _reason(made, words, code)
+    wheels = list(made.wheels.glob("*.whl"))
     if len(wheels) != 1:
-        raise BuildFailed(f"{shlex.join(made.words)} ended well but left {len(wheels)} wheels; see {made.log}")
+        raise BuildFailed(f"{shlex.join(made.commands[-1])} ended well but left {len(wheels)} wheels; see {made.log}")
     return f"{wheels[0].name} {file_sha256(wheels[0])}"
 
 
 def _build_holds(made: Plan, stamp: str) -> bool:
     name, _, digest = stamp.partition(" ")
-    wheel = made.tree / "dist" / name
+    wheel = made.wheels / name
     return wheel.is_file() and file_sha256(wheel) == digest
 
 
-def _reason(made: Plan, code: int) -> Failure:
+def _reason(made: Plan, words: list[str], code: int) -> Failure:
     with made.log.open("rb") as log:
         log.seek(max(0, made.log.stat().st_size - _TAIL))
         said = log.read().decode(errors="replace").splitlines()
@@ -193,7 +219,7 @@ def _reason(made: Plan, code: int) -> Failure:
     errors = [line for line in said if _REASON.search(line) and "CalledProcessError" not in line]
     last = (errors or [line for line in said if line.strip()] or ["it said nothing"])[-1].strip()
     return BuildFailed(
-        f"{shlex.join(made.words)} ended with {code}: {last}\n  All that it said is in {made.log}; once it is mended, go on "
+        f"{shlex.join(words)} ended with {code}: {last}\n  All that it said is in {made.log}; once it is mended, go on "
         "with --resume"
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import re
 import stat
 import time
@@ -191,7 +192,7 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     report.stage("verify")
     corrected = _verify(wheel, tag, graft, libraries, tree, patch.edited)
     _check_catalogue(wheel, graft, tag, tree)
-    tree = replace(tree, cuda=_own_runtime(wheel, tree, scratch))
+    tree = replace(tree, cuda=_own_runtime(wheel, graft, options.target, tree, scratch))
     report.stage("patch")
     apply_to_folder(patch, tree.patched)
     report.stage("compile")
@@ -245,15 +246,24 @@ def _cuda_runtime(
     return cuda.unpack(options.patches, cuda_version(wheel, graft), options.cache, scratch / "cuda")
 
 
-def _own_runtime(wheel: WheelFile, tree: compile.Tree, scratch: Path) -> cuda.Runtime | None:
-    """CUDA's runtime with the library that the wheel itself carries, if it does. Raises DamagedWheel when there is none."""
+def _own_runtime(
+    wheel: WheelFile, graft: Graft, target: Target, tree: compile.Tree, scratch: Path
+) -> cuda.Runtime | None:
+    """CUDA's runtime with the library to link with. Where the packages do not have the wheel's, since it carries one, is for an
+    older CUDA or for another kind of machine, that is a stand-in. Raises DamagedWheel when nothing says which.
+    """
     if tree.cuda is None:
         return None
     if own := cuda.carried(wheel.members):
-        return replace(tree.cuda, library=compile.stand_in(tree.base / own, scratch))
-    if tree.cuda.library is None:
-        raise DamagedWheel(f"{wheel.path.name} carries no CUDA runtime library, and no package has one: see cuda.toml")
-    return tree.cuda
+        return replace(tree.cuda, library=compile.stand_in(tree.base / own, Path(own).name, scratch))
+    if tree.cuda.library and target.machine == platform.machine():
+        return tree.cuda
+    name = symbols.needed_library(tree.base / graft.cuda_library, "libcudart.so.") if graft.cuda_library else None
+    if name is None and tree.cuda.library:
+        name = tree.cuda.library.name
+    if name is None:
+        raise DamagedWheel(f"{wheel.path.name} carries no CUDA runtime library, and needs none by name: see cuda.toml")
+    return replace(tree.cuda, library=compile.stand_in(tree.cuda.functions, name, scratch))
 
 
 def _verify(

@@ -73,10 +73,15 @@ def check_before(patch: Patch, found: Mapping[str, str], where: str) -> None:
 
 
 def apply_to_folder(patch: Patch, folder: Path) -> None:
-    """Applies the patch to a folder that holds the edited files and is no checkout."""
+    """Applies the patch to a folder that holds the edited files and is no checkout.
+
+    Those that are as the patch leaves them, in a wheel that was built from the patched tree, stay so.
+    """
     found = {name: git.blob_hash((folder / name).read_bytes()) for name in patch.edited if (folder / name).is_file()}
-    check_before(patch, found, "the base wheel")
-    applied = git.run(folder, "apply", "--whitespace=nowarn", patch.path.resolve())
+    done = [name for name, blob in found.items() if blob == patch.result[name]]
+    check_before(patch, {**found, **{name: patch.edited[name] for name in done}}, "the base wheel")
+    excluded = [f"--exclude={name}" for name in done]
+    applied = git.run(folder, "apply", "--whitespace=nowarn", *excluded, patch.path.resolve())
     if applied.found_no_space:
         raise NoSpace(folder, "git says so")
     if applied.code:

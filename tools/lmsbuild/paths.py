@@ -28,11 +28,16 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmsbuild"
 
 
-def models_file() -> Path:
+def models_file(framework: str = "pytorch") -> Path:
     """The models that `lmsbuild try` trains."""
-    return Path(__file__).resolve().parent / "models.py"
+    return Path(__file__).resolve().parent / {"pytorch": "models.py", "tensorflow": "keras_models.py"}[framework]
 
 
 def trial_program() -> Path:
     """The program that `lmsbuild try` runs in the throw-away environment."""
     return Path(__file__).resolve().parent / "training.py"
+
+
+def trial_backend(framework: str) -> Path:
+    """What of that program is the framework's own."""
+    return Path(__file__).resolve().parent / f"training_{framework}.py"

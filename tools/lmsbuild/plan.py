@@ -18,7 +18,7 @@ from lmsbuild.catalogue import Tag, number, read_toml
 from lmsbuild.errors import NoCompiler
 from lmsbuild.patch import am_words
 from lmsbuild.series import read_series
-from lmsbuild.target import target_for
+from lmsbuild.target import Target, target_for
 
 _GIB = 1 << 30
 _WHOLE = 40  # digits of a commit
@@ -45,15 +45,28 @@ class Variable:
 
     name: str
     value: str
-    until: str = ""  # the last tag that needs it; empty: every tag
+    since: str = ""  # the first tag that needs it; empty: no bound
+    until: str = ""  # the last one; empty: no bound
+
+
+@dataclass(frozen=True)
+class Command:
+    """A command of the build, at the top of the tree."""
+
+    words: tuple[str, ...]
+    leaves: str = ""  # the folder that it leaves the wheel in; empty: it makes none
+    since: str = ""  # the first tag that it is for; empty: no bound
+    until: str = ""  # the last one; empty: no bound
 
 
 @dataclass(frozen=True)
 class Recipe:
     """How a framework is built, as patches/<framework>/full.toml says."""
 
-    command: tuple[str, ...]  # for the interpreter
+    commands: tuple[Command, ...]  # in order
     programs: tuple[str, ...]
+    pinned: Mapping[str, str]  # files of the tree that state the version which a program has to have, by program
+    graft: bool  # whether the built wheel gets what a graft adds, since the build does not make it
     modules: tuple[str, ...]
     disk: int  # GiB
     memory: int  # GiB for each job
@@ -99,9 +112,20 @@ class Plan:
         return (self.options.patches / self.options.tag.patch_name).resolve()
 
     @property
-    def words(self) -> list[str]:
-        """The command that builds, in `tree`."""
-        return [self.interpreter, *self.recipe.command]
+    def commands(self) -> list[list[str]]:
+        """The commands that build, in `tree`."""
+        values = {"python": self.interpreter, "jobs": self.jobs, "folder": self.folder}
+        values["memory"] = self.jobs * self.recipe.memory * 1024  # MiB, of all jobs
+        return [[word.format(**values) for word in command.words] for command in self._own]
+
+    @property
+    def wheels(self) -> Path:
+        """The folder that the build leaves the wheel in."""
+        return self.tree / self._own[-1].leaves
+
+    @property
+    def _own(self) -> list[Command]:
+        return [each for each in self.recipe.commands if _is_for(self.options.tag, each.since, each.until)]
 
     @functools.cached_property
     def from_where(self) -> source.Options:
@@ -112,8 +136,10 @@ class Plan:
 def read_recipe(patches: Path, framework: str) -> Recipe:
     table = read_toml(patches / framework / "full.toml")
     return Recipe(
-        command=tuple(table["command"]),
+        commands=tuple(Command(**{**row, "words": tuple(row["words"])}) for row in table["command"]),
         programs=tuple(table["programs"]),
+        pinned=dict(table.get("pinned", {})),
+        graft=table.get("graft", False),
         modules=tuple(table["modules"]),
         disk=table["disk"],
         memory=table["memory"],
@@ -132,20 +158,25 @@ def make(options: Options) -> Plan:
             f"{target.interpreter}; --python names another interpreter"
         )
     jobs, because = _jobs(options.jobs, recipe.memory)
+    interpreter = sys.executable if target.is_running else f"python{target.python}"
     return Plan(
         options=options,
         recipe=recipe,
         folder=options.output.absolute() / f"build-{options.tag.framework}-{options.tag.name}-{target.interpreter}",
-        interpreter=sys.executable if target.is_running else f"python{target.python}",
+        interpreter=interpreter,
         jobs=jobs,
         because=because,
-        environment=_environment(options, recipe, jobs),
+        environment=_environment(options, recipe, jobs, target, shutil.which(interpreter) or interpreter),
     )
 
 
 def missing(plan: Plan, *, begun: bool = False) -> list[str]:
     """What has to be there before the build can begin, with what mends it; nothing is written to look."""
-    found = [f"{name}: not installed" for name in ("git", *plan.recipe.programs) if shutil.which(name) is None]
+    found = [
+        f"{name}: not installed{_which_version(plan, name)}"
+        for name in ("git", *plan.recipe.programs)
+        if shutil.which(name) is None
+    ]
     try:
         compile.compiler()
     except NoCompiler as error:
@@ -164,6 +195,14 @@ def missing(plan: Plan, *, begun: bool = False) -> list[str]:
     return found
 
 
+def _which_version(plan: Plan, program: str) -> str:
+    if program not in plan.recipe.pinned:
+        return ""
+    return (
+        f"; {plan.recipe.pinned[program]} in the tree says which version, and {program}isk under that name fetches it"
+    )
+
+
 def lines(plan: Plan) -> list[str]:
     """The whole build as shell commands, which can be run by hand as they are."""
     tag, tree = plan.options.tag, plan.tree
@@ -180,9 +219,18 @@ def lines(plan: Plan) -> list[str]:
         *submodules,
         shlex.join(map(str, [*am_words(tree), plan.patch])),
         shlex.join(["cd", str(tree)]),
-        shlex.join(["env", *settings, *plan.words]),
-        f"cp dist/*.whl {shlex.quote(str(output))}/",
+        *(shlex.join(["env", *settings, *words]) for words in plan.commands),
+        *_last_lines(plan, output),
     ]
+
+
+def _last_lines(plan: Plan, output: Path) -> list[str]:
+    wheels = f"{shlex.quote(str(plan.wheels.relative_to(plan.tree)))}/*.whl"
+    if not plan.recipe.graft:
+        return [f"cp {wheels} {shlex.quote(str(output))}/"]
+    tag = plan.options.tag
+    words = ["lmsbuild", tag.framework, tag.name, "--python", plan.options.python or target_for(None).python]
+    return [f"{shlex.join([*words, '--output', str(output)])} --base-wheel {wheels}"]
 
 
 def _is_commit(revision: str, commit: str) -> str:
@@ -217,16 +265,26 @@ def _jobs(asked: int | None, memory: int) -> tuple[int, str]:
     )
 
 
-def _environment(options: Options, recipe: Recipe, jobs: int) -> dict[str, str]:
+def _is_for(tag: Tag, since: str, until: str) -> bool:
+    return (not since or tag.number >= number(since)) and (not until or tag.number <= number(until))
+
+
+def _environment(options: Options, recipe: Recipe, jobs: int, target: Target, interpreter: str) -> dict[str, str]:
     def is_read(name: str) -> bool:
         return any(name == known or (known.endswith("_") and name.startswith(known)) for known in recipe.reads)
 
     found = {name: value for name, value in os.environ.items() if is_read(name)}
     label = read_series(options.patches, options.tag).graft.label
+    known = {
+        "version": options.tag.version,
+        "label": label,
+        "patches": options.patches.resolve(),
+        "python": target.python,
+        "interpreter": interpreter,
+    }
     for variable in recipe.environment:
-        if not variable.until or options.tag.number <= number(variable.until):
-            value = variable.value.format(version=options.tag.version, label=label, patches=options.patches.resolve())
-            found.setdefault(variable.name, value)
+        if _is_for(options.tag, variable.since, variable.until):
+            found.setdefault(variable.name, variable.value.format(**known))
     if shutil.which("ccache") and "ccache" not in found.get("CXX", ""):
         for language in ("C", "CXX"):
             found.setdefault(f"CMAKE_{language}_COMPILER_LAUNCHER", "ccache")

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from elftools.common.exceptions import ELFError
+from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
@@ -106,6 +107,18 @@ def uses_new_strings(library: Path) -> bool:
 def abi(library: Path) -> str:
     """The kind of C++ strings that the library was built with, as the catalogue calls it."""
     return "cxx11" if uses_new_strings(library) else "pre-cxx11"
+
+
+def needed_library(library: Path, prefix: str) -> str | None:
+    """The name of the library that this one asks for, among those that begin with `prefix`; None when it asks for none."""
+    try:
+        with library.open("rb") as file:
+            dynamic = ELFFile(file).get_section_by_name(".dynamic")
+            tags = dynamic.iter_tags("DT_NEEDED") if isinstance(dynamic, DynamicSection) else ()
+            names = [str(vars(tag)["needed"]) for tag in tags]
+            return next((name for name in names if name.startswith(prefix)), None)
+    except ELFError as error:
+        raise DamagedWheel(f"{library.name} is no library: {error}") from error
 
 
 def exported_functions(library: Path, prefix: str) -> list[str]:

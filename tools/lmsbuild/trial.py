@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import command, paths, report, timeline
+from lmsbuild import catalogue, command, paths, report, timeline
 from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
 from lmsbuild.timeline import Sample
 from lmsbuild.wheel import parse_name
@@ -24,7 +24,9 @@ from lmsbuild.wheel import parse_name
 _MIB = 1 << 20
 OVERSUBSCRIPTION = 3
 UNLIMITED = 1 << 50  # bytes
-_ALSO = ("numpy",)  # torch 1.4.0 does not require it, and does not import without it
+# What wheels do not require, and do not import without: torch 1.4.0 says nothing of numpy, TensorFlow 2.1 and 2.2, which are
+# for Python 3.7, take any protobuf.
+_ALSO = {"pytorch": ("numpy",), "tensorflow": ("protobuf<3.21; python_version < '3.8'",)}
 
 
 @dataclass(frozen=True)
@@ -55,7 +57,10 @@ def run(
     """
     name = parse_name(wheel)
     if not name.is_patched:
-        raise WrongVersion(f"{wheel.name} is no patched wheel: build one with `lmsbuild pytorch`")
+        raise WrongVersion(
+            f"{wheel.name} is no patched wheel: build one with `lmsbuild pytorch` or `lmsbuild tensorflow`"
+        )
+    framework = catalogue.framework_of(paths.patches_folder(), name.package)
     interpreter = interpreter or Path(sys.executable)
     abi, version = _examine(interpreter)
     if abi not in {tag.abi for tag in name.tags}:
@@ -65,14 +70,14 @@ def run(
     with tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as temporary:
         folder = Path(temporary)
         report.stage("environment")
-        python = _environment(environment or folder / "venv", wheel, interpreter)
+        python = _environment(environment or folder / "venv", wheel, framework, interpreter)
         report.stage("train: without Large Model Support")
-        stock = _train(python, folder, model, steps, None)
+        stock = _train(python, folder, framework, model, steps, None)
         report.stage("train: with it, memory sufficient")
-        peak = _train(python, folder, model, steps, UNLIMITED).statistics["allocated_bytes.peak"]
+        peak = _train(python, folder, framework, model, steps, UNLIMITED).statistics["allocated_bytes.peak"]
         limit = peak // OVERSUBSCRIPTION
         report.stage(f"train: with it, in {limit / _MIB:.1f} MiB")
-        limited = _train(python, folder, model, steps, limit)
+        limited = _train(python, folder, framework, model, steps, limit)
     same = stock.losses == limited.losses and stock.digest == limited.digest
     text = _describe(model, stock, limited, peak, limit, same)
     if output:
@@ -106,7 +111,7 @@ def _examine(interpreter: Path) -> tuple[str, str]:
     return abi, version
 
 
-def _environment(folder: Path, wheel: Path, interpreter: Path) -> Path:
+def _environment(folder: Path, wheel: Path, framework: str, interpreter: Path) -> Path:
     """Makes a virtual environment, if `folder` is none yet, with the wheel in it and returns its interpreter."""
     python = folder / "bin" / "python"
     if not python.exists():
@@ -125,7 +130,7 @@ def _environment(folder: Path, wheel: Path, interpreter: Path) -> Path:
         "--quiet",
         "--no-compile",  # most of what a CUDA wheel requires is never imported
         wheel.resolve(),
-        *_ALSO,
+        *_ALSO[framework],
     ]
     with report.progress("pip install", None):
         installed = command.run(words)
@@ -134,13 +139,14 @@ def _environment(folder: Path, wheel: Path, interpreter: Path) -> Path:
     return python
 
 
-def _train(python: Path, folder: Path, model: str, steps: int, limit: int | None) -> Training:
+def _train(python: Path, folder: Path, framework: str, model: str, steps: int, limit: int | None) -> Training:
     # Copies, in a folder of their own: the interpreter looks for modules beside the program first.
     program = folder / "program"
     if not program.exists():
         program.mkdir()
-        shutil.copy(paths.models_file(), program / "models.py")
+        shutil.copy(paths.models_file(framework), program / "models.py")
         shutil.copy(paths.trial_program(), program / "training.py")
+        shutil.copy(paths.trial_backend(framework), program / "backend.py")
     words: list[str | Path] = [python, program / "training.py", model, str(steps)]
     if limit is not None:
         words.append(str(limit))

@@ -150,5 +150,7 @@ class pin:
         self._pins.pop().end()
 
 
-_library.load()  # registers the devices that can page, which has to be done before TensorFlow makes any
+for _kind in _devices.KINDS.values():
+    if _kind.in_this_build():
+        _library.load(_kind.name)  # registers devices that can page, which has to be done before TensorFlow makes any
 _handout.watch_sessions(_switched)

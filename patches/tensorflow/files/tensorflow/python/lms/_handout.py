@@ -29,11 +29,13 @@ if TYPE_CHECKING:
 
 # ------------------------------------------------------------------------------------------------ arrays
 
+_CPU = Device(_devices.KINDS["cpu"], 0)
+
 
 def _keep_resident(array: Any) -> Any:
     """Pins the block that an array's memory is in, as long as the array object lives; views of it keep that alive."""
-    pager = _library.pager(Device(_devices.KINDS["cpu"], 0))
-    if isinstance(array, np.ndarray) and array.nbytes > 0 and pager is not None:
+    pager = _library.pager(_CPU) if isinstance(array, np.ndarray) and array.nbytes > 0 else None
+    if pager is not None:
         address = array.__array_interface__["data"][0]
         token = _library.pin(pager, address, array.flags.writeable)
         if token is not None:

@@ -105,8 +105,8 @@ class CpuDeviceFactory : public tensorflow::DeviceFactory {
     lms::Status status = wanted(options.config, &enabled);
     if (status.ok() && enabled) {
       status = enable_cpu_as_requested();
-      if (take_over_gpus != nullptr) {
-        take_over_gpus();  // whose devices are made next
+      if (status.ok() && take_over_gpus != nullptr) {
+        status = take_over_gpus();  // whose devices are made next
       }
     }
     if (!status.ok()) {

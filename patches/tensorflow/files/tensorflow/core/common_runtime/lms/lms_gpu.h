@@ -8,9 +8,10 @@
 
 namespace lms_tensorflow {
 
-// Registers the factory of GPU devices with LMS, in front of the stock one, when it is first called. A program that does
-// not ask for LMS keeps the stock devices.
-__attribute__((weak)) void take_over_gpus();
+// Registers the factory of GPU devices with LMS, in place of the stock one, when it is first called: a program that
+// does not ask for LMS keeps the stock devices. A CPU device's factory may call it; a GPU's may not, since the list of
+// factories is locked then. LMS_UNSUPPORTED: there are GPU devices already, stock ones or a plug-in's.
+__attribute__((weak)) lms::Status take_over_gpus();
 
 // Apply what the program requested (lms_request.h) to the GPUs that have devices; those that get some later are looked
 // at then. GPUs that the program enabled itself are left alone.

@@ -499,23 +499,40 @@ class GpuDeviceFactory final : public tensorflow::BaseGPUDeviceFactory {
 // Above the stock factory (210), below that of a plug-in that brings other GPU devices (220).
 constexpr int priority = 215;
 
-// TensorFlow knows one function that copies between GPUs, and takes the first that was registered: the stock one. For a
-// type of device that is said to be pluggable it takes the first that is registered for pluggable ones. That is all
-// that the word changes for the type GPU.
-bool register_devices() {
-  tensorflow::DeviceFactory::Register("GPU", std::make_unique<GpuDeviceFactory>(), priority,
-                                      /*is_pluggable_device=*/true);
-  return tensorflow::CopyTensor::Register(tensorflow::DEVICE_GPU, tensorflow::DEVICE_GPU, &copy_between_devices,
-                                          /*is_pluggable_device=*/true)
-      .ok();
-}
-const bool registered = register_devices();
+// TensorFlow copies between GPUs with the first function that was registered for it: the stock one. But for a type of
+// device that is said to be pluggable it takes the first that was registered for pluggable ones: this one, once our
+// factory is in place. That is all that the word changes for the type GPU. Registered early, since the list of such
+// functions has no lock.
+const bool registered = tensorflow::CopyTensor::Register(tensorflow::DEVICE_GPU, tensorflow::DEVICE_GPU,
+                                                         &copy_between_devices, /*is_pluggable_device=*/true)
+                            .ok();
 
 }  // namespace
 
+lms::Status take_over_gpus() {
+  // Not switching(): devices are made, and take that, while the list of factories is locked.
+  static std::mutex& lock = *new std::mutex;
+  static bool& taken = *new bool(false);
+  const std::lock_guard<std::mutex> guard(lock);
+  if (taken) {
+    return {};
+  }
+  if (tensorflow::GPUProcessState::singleton()->HasGPUDevice()) {
+    return lms::Status(LMS_UNSUPPORTED,
+                       "TensorFlow uses a GPU already, without LMS: enable LMS before the first operation");
+  }
+  if (!registered || tensorflow::DeviceFactory::DevicePriority("GPU") > priority) {
+    return lms::Status(LMS_UNSUPPORTED, "a plug-in brings the GPU devices: LMS knows only TensorFlow's own");
+  }
+  tensorflow::DeviceFactory::Register("GPU", std::make_unique<GpuDeviceFactory>(), priority,
+                                      /*is_pluggable_device=*/true);
+  taken = true;
+  return {};
+}
+
 lms::Status enable_gpus_as_requested() {
+  lms::Status status = take_over_gpus();
   const std::lock_guard<std::mutex> guard(switching());
-  lms::Status status;
   for (int index = 0; index < most_gpus && status.ok(); ++index) {
     const Gpu& gpu = *gpu_at(index);
     if (gpu.executor != nullptr && !gpu.enabled.load()) {
@@ -555,7 +572,6 @@ Allocator* gpu_host_allocator(const GPUOptions& options, int numa_node) {
 
 lms_status lms_tensorflow_gpu_enable(int index, const lms_options* options, uint64_t min_size) {
   using namespace lms_tensorflow;  // NOLINT(google-build-using-namespace): this file's own
-  const std::lock_guard<std::mutex> guard(switching());
   Gpu* gpu = gpu_at(index);
   if (gpu == nullptr) {
     return lms_fail(LMS_INVALID_ARGUMENT, "there is no GPU with that number");
@@ -563,6 +579,11 @@ lms_status lms_tensorflow_gpu_enable(int index, const lms_options* options, uint
   if (min_size == 0) {
     return lms_fail(LMS_INVALID_ARGUMENT, "the least size of a tensor that is paged must be at least 1 byte");
   }
+  const lms::Status status = take_over_gpus();
+  if (!status.ok()) {
+    return lms_fail(status.code, status.message.c_str());
+  }
+  const std::lock_guard<std::mutex> guard(switching());
   if (gpu->executor != nullptr) {
     return enable(index, *options, min_size);
   }
