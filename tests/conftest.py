@@ -22,18 +22,22 @@ CUDA_TAG = "v2.6.0"  # whose official wheel is a CUDA build
 NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with the patched wheel
 
 
-def build_wheel(tag: str, output: Path) -> Path:
+def build_wheel(tag: str, output: Path, framework: str = "pytorch", package: str | None = None) -> Path:
     """Has the tool that is installed beside the running interpreter build the wheel of `tag` for it.
 
     Base wheels are cached where LMSBUILD_CACHE says.
     """
     python = target_for(None).interpreter
-    if python not in catalogue.find_tag(paths.patches_folder(), tag).interpreters:
+    found = catalogue.find_tag(paths.patches_folder(), tag, framework)
+    if package is not None:
+        found = catalogue.of_package(found, package)
+    if python not in found.interpreters:
         pytest.skip(f"needs an interpreter that {tag} has an official wheel for, not {python}")
-    words = [Path(sys.executable).with_name("lmsbuild"), "pytorch", tag, "--output", output]
+    words = [Path(sys.executable).with_name("lmsbuild"), framework, tag, "--output", output]
+    words += ["--package", package] if package is not None else []
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
-        pytest.fail(f"`lmsbuild pytorch {tag}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        pytest.fail(f"`lmsbuild {framework} {tag}` ended with {done.returncode}:\n{done.stdout}{done.stderr}")
     wheel = Path(done.stdout.strip())
     assert wheel.parent == output
     return wheel
@@ -81,35 +85,60 @@ def cuda_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cuda_python(cuda_wheel: Path, pytestconfig: pytest.Config) -> Path:
-    """The interpreter of an environment with the patched CUDA wheel and CUDA's libraries, 6 GB; no GPU is needed to import.
+    """The interpreter of an environment with the patched CUDA wheel and CUDA's libraries, 6 GB; no GPU is needed to import."""
+    return _kept_environment(pytestconfig, "lms-cuda-environments", CUDA_TAG, cuda_wheel, NEEDS)
+
+
+@pytest.fixture(scope="session")
+def tensorflow_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
+    """tensorflow_wheel(tag): the patched TensorFlow wheel of the tag, 250 MB, until the tests end."""
+    known: dict[str, Path] = {}
+
+    def wheel_of(tag: str) -> Path:
+        if tag not in known:
+            known[tag] = build_wheel(tag, tmp_path_factory.mktemp("tensorflow-dist"), "tensorflow", "tensorflow-cpu")
+        return known[tag]
+
+    yield wheel_of
+    for wheel in known.values():
+        shutil.rmtree(wheel.parent)
+
+
+@pytest.fixture(scope="session")
+def tensorflow_python(tensorflow_wheel: Callable[[str], Path], pytestconfig: pytest.Config) -> Callable[[str], Path]:
+    """tensorflow_python(tag): the interpreter of an environment with that wheel installed, 1.5 GB."""
+    known: dict[str, Path] = {}
+
+    def python_of(tag: str) -> Path:
+        if tag not in known:
+            wheel = tensorflow_wheel(tag)
+            known[tag] = _kept_environment(pytestconfig, "lms-tensorflow-environments", tag, wheel)
+        return known[tag]
+
+    return python_of
+
+
+def _kept_environment(config: pytest.Config, kind: str, name: str, wheel: Path, needs: tuple[str, ...] = ()) -> Path:
+    """The interpreter of an environment with a wheel, and what it requires, installed.
 
     Kept in pytest's cache folder; when the wheel changes it alone is installed again.
     """
-    cache = pytestconfig.cache
+    cache = config.cache
     assert cache is not None
-    folder = Path(cache.mkdir("lms-cuda-environments")) / f"{CUDA_TAG}-{sys.implementation.cache_tag}"
+    folder = Path(cache.mkdir(kind)) / f"{name}-{sys.implementation.cache_tag}"
     python, complete = folder / "bin" / "python", folder / "complete"
-    wanted = " ".join((file_sha256(cuda_wheel), sys.version, *NEEDS))
+    wanted = " ".join((file_sha256(wheel), sys.version, *needs))
     installed = complete.read_text() if complete.exists() else ""
     if installed != wanted:
-        words = [
-            python,
-            "-m",
-            "pip",
-            "install",
-            "--quiet",
-            "--no-input",
-            "--disable-pip-version-check",
-            "--no-cache-dir",
-        ]
+        pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
         environment = _clean_environment()
         if installed:
             complete.unlink()
-            subprocess.run([*words, "--no-deps", "--force-reinstall", cuda_wheel], check=True, env=environment)
+            subprocess.run([*pip, "--no-deps", "--force-reinstall", wheel], check=True, env=environment)
         else:
             shutil.rmtree(folder, ignore_errors=True)
             venv.create(folder, with_pip=True, symlinks=True)
-        subprocess.run([*words, cuda_wheel, *NEEDS], check=True, env=environment)
+        subprocess.run([*pip, wheel, *needs], check=True, env=environment)
         complete.write_text(wanted)
     return python
 

@@ -11,7 +11,8 @@ from itertools import pairwise
 
 import numpy
 import torch
-from support import MIB, Skip, away, data, directory, enable, page_out, raises, same, stat
+from skip import Skip
+from support import MIB, away, data, directory, enable, page_out, raises, same, stat
 
 
 def work() -> list[torch.Tensor]:

@@ -1,7 +1,8 @@
 """run_checks.py MODULE NAME...: runs each named check of a module in a forked process of its own, two at a time.
 
-PyTorch is imported once, before the forks, and LMS is never enabled in the parent: every check starts from scratch,
-and one that crashes takes no other with it. Prints one JSON object a line: check, status, text, seconds.
+The framework, which LMS_TEST_FRAMEWORK names, is imported once, before the forks, and LMS is never enabled in the
+parent: every check starts from scratch, and one that crashes takes no other with it. Prints one JSON object a line:
+check, status, text, seconds.
 """
 
 from __future__ import annotations
@@ -17,8 +18,7 @@ import traceback
 from typing import IO
 
 import numpy  # noqa: F401  imported here so that no check has to pay for it
-import torch
-from support import Skip
+from skip import Skip
 
 SKIPPED = 77
 LIMIT_SECONDS = 240
@@ -69,5 +69,5 @@ def main(module: str, names: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    torch.set_num_threads(1)
+    importlib.import_module(os.environ.get("LMS_TEST_FRAMEWORK", "torch"))
     main(sys.argv[1], sys.argv[2:])

@@ -19,9 +19,7 @@ import torch
 MIB = 1 << 20
 REPOSITORY = Path(__file__).resolve().parents[3]
 
-
-class Skip(Exception):
-    """This machine cannot run the check; the message says what is needed."""
+torch.set_num_threads(1)
 
 
 def models() -> ModuleType:

@@ -1,0 +1,155 @@
+"""What the checks of TensorFlow share. A check is a function ``check_*`` without arguments that raises when it fails."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import socket
+import tempfile
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+MIB = 1 << 20
+MODELS = Path(__file__).resolve().parents[4] / "tools" / "lmsbuild" / "keras_models.py"
+
+
+def models() -> ModuleType:
+    """The models that the tool trains, from the checkout and without installing it."""
+    spec = importlib.util.spec_from_file_location("keras_models", MODELS)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def enable(limit: int = 8 * MIB, **options: Any) -> None:
+    tf.lms.enable("cpu", limit=limit, **options)
+
+
+def stat(name: str) -> int:
+    return tf.lms.stats("cpu")[name]
+
+
+def pinned() -> int:
+    return stat("pinned_bytes.current")
+
+
+def data(mib: float = 1, seed: int = 0) -> np.ndarray:
+    """Random contents that depend on the arguments alone."""
+    return np.random.default_rng(seed).standard_normal(int(mib * MIB) // 4).astype("float32")
+
+
+def page_out() -> None:
+    """Pages out everything that may leave, and makes sure that something did."""
+    tf.lms.reclaim("cpu")
+    assert stat("away_bytes.current") > 0, tf.lms.stats("cpu")
+
+
+def away(expected: np.ndarray) -> tf.Tensor:
+    """A managed tensor of that contents whose block is away."""
+    before = stat("away_bytes.current")
+    tensor = tf.identity(tf.constant(expected) + 0.0)
+    tf.lms.reclaim("cpu")
+    assert stat("away_bytes.current") >= before + expected.nbytes, tf.lms.stats("cpu")
+    return tensor
+
+
+@contextmanager
+def no_faults() -> Iterator[None]:
+    """What runs inside must be foreseen by LMS: nothing is left to the fault handler."""
+    before = stat("faults")
+    yield
+    assert stat("faults") == before, f"{stat('faults') - before} faults"
+
+
+def same(actual: Any, expected: Any) -> None:
+    """Equality to the bit of arrays in any nesting."""
+    if isinstance(expected, (list, tuple)):
+        assert len(actual) == len(expected)
+        for a, e in zip(actual, expected, strict=True):
+            same(a, e)
+    elif isinstance(expected, dict):
+        assert actual.keys() == expected.keys()
+        for key in expected:
+            same(actual[key], expected[key])
+    elif isinstance(expected, np.ndarray):
+        assert actual.dtype == expected.dtype and actual.shape == expected.shape
+        assert actual.tobytes() == expected.tobytes() if expected.dtype != object else (actual == expected).all()
+    else:
+        assert actual == expected, (actual, expected)
+
+
+def same_as_stock(work: Callable[[], Any], limit: int, oversubscribed: float = 2, released: bool = True) -> None:
+    """``work()`` with the stock allocator, then under LMS at that limit: the same bits, and much more than the limit.
+
+    ``released``: whether nothing that lives afterwards is pinned.
+    """
+    expected = work()
+    enable(limit)
+    actual = work()
+    same(actual, expected)
+    found = tf.lms.stats("cpu")
+    assert found["allocated_bytes.peak"] >= oversubscribed * limit, found
+    assert found["out.bytes"] + found["clean_drop.bytes"] > 0, found
+    assert found["device_bytes.peak"] <= limit + found["over_limit_bytes.peak"], found
+    assert found["pinned_bytes.current"] == 0 or not released, found
+
+
+@contextmanager
+def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
+    """What runs inside must raise ``kind`` with every word in its text."""
+    try:
+        yield
+    except kind as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"{error!r} does not say {missing}"
+        return
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def in_fork(work: Callable[[], None]) -> None:
+    """Runs ``work`` in a forked child; raises when it fails there."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            if status != 0:
+                traceback.print_exc()
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with status {status}"
+
+
+@contextmanager
+def directory() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as name:
+        yield name
+
+
+def through_socket(memory: Any) -> bytes:
+    """What arrives when the system is given that memory to send."""
+    sender, receiver = socket.socketpair()
+    received = bytearray()
+
+    def receive() -> None:
+        while part := receiver.recv(1 << 16):
+            received.extend(part)
+
+    thread = threading.Thread(target=receive)
+    thread.start()
+    with sender:
+        sender.sendall(memory)
+    thread.join()
+    receiver.close()
+    return bytes(received)
