@@ -85,7 +85,7 @@ def cuda_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture(scope="session")
 def cuda_python(cuda_wheel: Path, pytestconfig: pytest.Config) -> Path:
-    """The interpreter of an environment with the patched CUDA wheel and CUDA's libraries, 6 GB; no GPU is needed to import."""
+    """An interpreter that has the patched CUDA wheel and CUDA's libraries, 6 GB; no GPU is needed to import."""
     return _kept_environment(pytestconfig, "lms-cuda-environments", CUDA_TAG, cuda_wheel, NEEDS)
 
 

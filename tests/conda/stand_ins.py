@@ -1,7 +1,8 @@
 """Conda packages for tests: small ones, and those that stand in for what other channels have.
 
 The stand-ins, all of them: `python` is a virtual environment of the interpreter that runs the tests; the packages in
-`PURE_PYTHON` hold what pip installed of them; `EMPTY` ones hold nothing, since this machine itself has what they bring.
+`PURE_PYTHON` and `TENSORFLOW` hold what pip installed of them; `EMPTY` ones hold nothing, since this machine itself has what they
+bring.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import platform
 import shutil
 import subprocess
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from rattler_build import assemble_package
@@ -30,7 +31,38 @@ PURE_PYTHON = {
     "sympy": "sympy",
     "typing_extensions": "typing-extensions",
 }
-REQUIRES = {"jinja2": ["markupsafe"], "sympy": ["mpmath"]}
+TENSORFLOW = {
+    "absl-py": "absl-py",
+    "astunparse": "astunparse",
+    "certifi": "certifi",
+    "charset-normalizer": "charset-normalizer",
+    "gast": "gast",
+    "google-pasta": "google-pasta",
+    "grpcio": "grpcio",
+    "h5py": "h5py",
+    "idna": "idna",
+    "keras": "keras",
+    "ml_dtypes": "ml-dtypes",
+    "numpy": "numpy",
+    "opt_einsum": "opt-einsum",
+    "packaging": "packaging",
+    "protobuf": "protobuf",
+    "python-flatbuffers": "flatbuffers",
+    "requests": "requests",
+    "setuptools": "setuptools",
+    "six": "six",
+    "tensorboard": "tensorboard",
+    "termcolor": "termcolor",
+    "typing_extensions": "typing-extensions",
+    "urllib3": "urllib3",
+    "wrapt": "wrapt",
+}
+REQUIRES = {
+    "jinja2": ["markupsafe"],
+    "requests": ["certifi", "charset-normalizer", "idna", "urllib3"],
+    "sympy": ["mpmath"],
+    "tensorboard": ["requests"],  # which TensorFlow imports, too
+}
 EMPTY = {"libgcc": "15.2.0", "libstdcxx": "15.2.0", "python_abi": VERSION}
 
 
@@ -69,10 +101,10 @@ def make(
     return Path(made.path)
 
 
-def make_stand_ins(folder: Path, python: Path) -> list[Path]:
-    """Makes every stand-in; `python` is an interpreter that has the packages of `PURE_PYTHON` installed."""
+def make_stand_ins(folder: Path, python: Path, packages: Mapping[str, str] = PURE_PYTHON) -> list[Path]:
+    """Makes every stand-in; `python` is an interpreter that has these packages installed."""
     made = [_python(folder), *(make(folder, name, version, _build(name)) for name, version in EMPTY.items())]
-    for name, package in PURE_PYTHON.items():
+    for name, package in packages.items():
         tree = folder / f"{name}.tree"
         version = _installed(python, package, tree / f"lib/python{VERSION}/site-packages")
         made.append(make(folder, name, version, "0", tree=tree, depends=REQUIRES.get(name, [])))

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import small_wheels
 from lmsbuild import channel, channel_check, conda, conda_archive, paths, runpath
 from lmsbuild.errors import UnknownPackage, WrongVersion
 from lmsbuild.wheel import WheelFile
-from stand_ins import ABI, VERSION
+from stand_ins import ABI, TENSORFLOW, VERSION, make_stand_ins
 
+TAG = "v2.14.1"
 RECIPES = paths.recipes_folder()
 PACKAGES = f"lib/python{VERSION}/site-packages"
 CUDA = (
@@ -79,3 +82,21 @@ def test_command(tmp_path: Path) -> None:
     ):
         done = subprocess.run([*words, *asked, *output], capture_output=True, text=True, check=False)
         assert done.returncode == failure.exit_code, done.stderr
+
+
+def test_the_real_package(
+    tensorflow_wheel: Callable[[str], Path], tensorflow_python: Callable[[str], Path], tmp_path: Path
+) -> None:
+    """Solved and installed into an environment of its own, it trains a model in a third of the memory: the test inside it.
+
+    What comes from other channels is stood in for by stand_ins.py, which names each.
+    """
+    channel.publish(tmp_path / "other", make_stand_ins(tmp_path, tensorflow_python(TAG), TENSORFLOW))
+    words = [sys.executable, "-m", "lmsbuild", "conda", "tensorflow", TAG, "--wheel", tensorflow_wheel(TAG)]
+    words += ["--channel", (tmp_path / "other").as_uri(), "--level", "1", "--output", tmp_path / "dist"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
+    built = Path(done.stdout.strip())
+    channel.publish(tmp_path / "channel", [built])
+    assert channel_check.check(tmp_path / "channel", RECIPES) == 1
+    shutil.rmtree(tmp_path)

@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import os
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import old_release
 from checks import Outcomes, parameters
-from lmsbuild import catalogue, paths
-from lmsbuild.target import minor_of, python_of
 
 PROGRAMS = Path(__file__).parent / "programs"
 MODULE = "checks_every_release"
@@ -34,46 +31,14 @@ def release_checks() -> list[Any]:
     ]
 
 
-def oldest_python(tag: str) -> str:
-    """The version of the oldest interpreter that the tag has an official wheel for, of those that LMS runs on."""
-    found = catalogue.find_tag(paths.patches_folder(), tag, "pytorch")
-    pythons = [python for python in map(python_of, found.interpreters) if python is not None]
-    return min(pythons, key=minor_of)
-
-
-def find_interpreter(python: str) -> Path | None:
-    """An interpreter of that version, from PATH or from pyenv's versions."""
-    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
-    on_path = shutil.which(f"python{python}")
-    for found in [*([Path(on_path)] if on_path else []), *sorted(pyenv.glob(f"{python}.*/bin/python{python}"))]:
-        if (
-            subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0
-        ):  # pyenv's shims may fail
-            return found
-    return None
-
-
 class Release:
     """A tag's wheel in an environment of its own, and the outcomes of the checks there."""
 
     def __init__(self, tag: str, items: list[pytest.Item], folder: Path) -> None:
-        python = oldest_python(tag)
-        interpreter = find_interpreter(python)
-        if interpreter is None:
-            pytest.skip(f"needs python{python}, in PATH or among pyenv's versions: the wheel of {tag} is for it")
-        tool = Path(sys.executable).with_name("lmsbuild")
-        build = [tool, "pytorch", tag, "--python", python, "--output", folder]
-        done = subprocess.run(build, capture_output=True, text=True, check=False)
-        assert done.returncode == 0, done.stdout + done.stderr
-        wheel = Path(done.stdout.strip())
-        clean = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        subprocess.run([interpreter, "-m", "venv", folder / "venv"], check=True, env=clean)
-        installed = folder / "venv/bin/python"
-        pip = [installed, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-        subprocess.run([*pip, "--no-cache-dir", "numpy", wheel], check=True, env=clean)
-        wheel.unlink()
+        python = old_release.install(folder, "pytorch", tag, needs=("numpy",))
+        clean = old_release.clean_environment()
         environment = {**clean, "PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1", "TMPDIR": str(folder)}
-        self.outcomes = Outcomes(items, "test_release", installed, environment, folder)
+        self.outcomes = Outcomes(items, "test_release", python, environment, folder)
 
 
 @pytest.fixture(scope="session")

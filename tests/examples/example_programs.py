@@ -25,7 +25,8 @@ def run(python: Path, words: list[str], folder: Path, **environment: str) -> sub
     """Runs a command in `folder`, into which the examples are copied."""
     shutil.copytree(ROOT / "docs" / "examples", folder / "docs" / "examples", dirs_exist_ok=True)
     kept = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    variables = {**kept, "OMP_NUM_THREADS": "1", "PYTHONDONTWRITEBYTECODE": "1", **environment}
+    threads = {name: "1" for name in ("OMP_NUM_THREADS", "TF_NUM_INTEROP_THREADS", "TF_NUM_INTRAOP_THREADS")}
+    variables = {**kept, **threads, "PYTHONDONTWRITEBYTECODE": "1", **environment}
     return subprocess.run(
         [python, *words], cwd=folder, env=variables, capture_output=True, text=True, timeout=300, check=False
     )

@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 
 import synthetic
+import synthetic_tensorflow
 from lmsbuild import catalogue, debian, paths, source
 from lmsbuild.errors import SourceUnreachable
+from shop import Shop
 from workshop import Workshop
 
 
@@ -25,6 +27,22 @@ def workshop(tmp_path: Path, stand_in: dict[str, synthetic.Member]) -> Workshop:
     made = Workshop(tmp_path, base, synthetic.write_sources(tmp_path / "patches"))
     made.generate()
     return made
+
+
+@pytest.fixture(scope="session")
+def framework_library(tmp_path_factory: pytest.TempPathFactory) -> bytes:
+    return synthetic_tensorflow.library(tmp_path_factory.mktemp("framework"))
+
+
+@pytest.fixture
+def tensorflow_shop(workshop: Workshop, framework_library: bytes, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """A workshop with a second framework, whose wheels pip finds in a folder, and nowhere else."""
+    shop = Shop(workshop, workshop.folder / "shop", framework_library)
+    shop.fill()
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(shop.folder))
+    return shop
 
 
 @pytest.fixture(scope="session")

@@ -9,13 +9,13 @@ from pathlib import Path
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
-from lmsbuild import symbols
+from lmsbuild import series, symbols
 from lmsbuild.catalogue import Tag
 from lmsbuild.patch import read_patch
 from lmsbuild.wheel import WheelFile, parse_name
 
-# What is loaded with torch, by the wheel itself or by what it requires.
-_LOADED = {"libtorch_cpu.so", "libtorch_lms.so", "libc10.so", "libc10_cuda.so"} | {
+# What is loaded with a framework, by the wheel itself or by what it requires.
+_LOADED = {"libtorch_cpu.so", "libtorch_lms.so", "libc10.so", "libc10_cuda.so", "libtensorflow_framework.so.2"} | {
     f"libcudart.so.{version}" for version in ("11.0", "12", "13")
 }
 
@@ -29,16 +29,18 @@ def stated_version(wheel: Path) -> str:
 
 def check_differences(built_wheel: Path, base_wheel: Path, tag: Tag, patches: Path, libraries: set[str]) -> None:
     """The wheel is the official one but for the patch, the libraries, the version and what describes them."""
-    patch = read_patch(patches / tag.patch_name)
+    patch, graft = read_patch(patches / tag.patch_name), series.read_series(patches, tag).graft
+    generated = {name for export in graft.exports for name in export.modules} | set(graft.messages)
+    edited = {graft.member(path) for path in patch.edited} | generated | {graft.version_file} - {""}
     with WheelFile(built_wheel) as built, WheelFile(base_wheel) as base:
         before, after = base.record(), built.record()
         old, new = f"{base.dist_info}/", f"{built.dist_info}/"
         moved = {name.replace(old, new, 1): row for name, row in before.items()}
-        added = {name for name in patch.added if name.startswith("torch/")} | libraries
+        added = {member for path in patch.added if (member := graft.member(path))} | libraries
         assert set(after) - set(moved) == added
         assert set(moved) - set(after) == set()
         changed = {name for name in moved if moved[name] != after[name]}
-        assert changed - {f"{new}WHEEL"} == {*patch.edited, "torch/version.py", f"{new}METADATA"}
+        assert changed - {f"{new}WHEEL"} == {*edited, f"{new}METADATA"}
         for name, row in moved.items():
             assert base.members[name.replace(new, old, 1)].external_attr == built.members[name].external_attr, row
 

@@ -58,6 +58,7 @@ def test_every_command_is_run_by_the_test_below() -> None:
         "Build",
         "Update to a later patch",
         "Take it off",
+        "TensorFlow",
     ]
     assert PAGE.count("```sh\n") * 2 == PAGE.count("```")
     assert len(CLONE.findall(PAGE)) == 1
@@ -144,3 +145,52 @@ def test_the_toolchain_file_is_for_classic_tags() -> None:
         expected = "there/patches/pytorch/cxx14.cmake" if tag in ("v1.1.0", "v1.3.1", "v1.4.0") else ""
         assert shown.stdout.strip() == expected, tag
     assert (ROOT / "patches/pytorch/cxx14.cmake").is_file()
+
+
+# Each program writes down what it was asked, and leaves what the next one needs.
+_ASKED = 'echo "${0##*/} $*" >> "$ASKED"\n'
+BAZEL_PROGRAMS = {
+    "python": f"#!/bin/sh\n{_ASKED}",
+    "bazel": f"#!/bin/sh\n{_ASKED}mkdir -p bazel-bin/tensorflow/tools/pip_package\n"
+    'cp "$PROGRAMS/pack" bazel-bin/tensorflow/tools/pip_package/build_pip_package\n',
+    "pack": f'#!/bin/sh\n{_ASKED}mkdir "$1"; touch "$1/tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl"\n',
+    "lmsbuild": f"#!/bin/sh\n{_ASKED}",
+}
+
+
+def test_the_commands_for_tensorflow(debian_tree: Callable[[str], Path], tmp_path: Path) -> None:
+    patches, name = paths.patches_folder(), "tensorflow_v2.14.1_large_model_support.patch"
+    tree = debian_tree("tensorflow:v2.14.1")
+    (tmp_path / "large-model-support/patches").mkdir(parents=True)
+    shutil.copy(patches / name, tmp_path / "large-model-support/patches")
+    programs = tmp_path / "programs"
+    programs.mkdir()
+    for program, text in BAZEL_PROGRAMS.items():
+        (programs / program).write_text(text)
+        (programs / program).chmod(0o755)
+    commands, count = re.subn(
+        r"(?m)^git clone .* https://github\.com/tensorflow/tensorflow$",
+        f"git clone --quiet '{tree}' tensorflow",
+        _sections()["TensorFlow"],
+    )
+    assert count == 1
+    environment = {
+        **os.environ,
+        "PATH": f"{programs}{os.pathsep}{os.environ['PATH']}",
+        "PROGRAMS": str(programs),
+        "ASKED": str(tmp_path / "asked"),
+        **{f"GIT_{who}_{what}": "x@localhost" for who in ("AUTHOR", "COMMITTER") for what in ("NAME", "EMAIL")},
+    }
+    done = subprocess.run(
+        ["bash", "-e"], input=commands, capture_output=True, text=True, env=environment, cwd=tmp_path, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "asked").read_text().splitlines() == [
+        "python configure.py",
+        "bazel build --jobs=4 --local_ram_resources=12288 //tensorflow/tools/pip_package:build_pip_package",
+        "build_pip_package dist",
+        "lmsbuild tensorflow v2.14.1 --base-wheel dist/tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl --output dist",
+    ]
+    result = read_patch(patches / name).result
+    found = {path: blob_hash((tmp_path / "tensorflow" / path).read_bytes()) for path in result}
+    assert found == dict(result)

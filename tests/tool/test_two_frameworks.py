@@ -6,16 +6,15 @@ import ctypes
 import hashlib
 import subprocess
 import zipfile
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import synthetic
 import synthetic_tensorflow as tensorflow
-from lmsbuild import add_tag, api_modules, catalogue, paths, rows, series, trial
+from lmsbuild import api_modules, catalogue, paths, rows, series, trial
 from lmsbuild.api_modules import Export
-from lmsbuild.catalogue import Tag
 from lmsbuild.errors import (
     AmbiguousTag,
     BadRelease,
@@ -26,71 +25,15 @@ from lmsbuild.errors import (
     UnknownRelease,
 )
 from lmsbuild.wheel import WheelFile
+from shop import CPU_NAME, CUDA_NAME, NAME, STUB_NAME, Shop
 from synthetic import Member
-from workshop import Workshop
-
-NAME = "v2.14.1"
-CUDA_NAME = synthetic.wheel_name(tensorflow.VERSION, package="tensorflow")
-CPU_NAME = synthetic.wheel_name(tensorflow.VERSION, package="tensorflow_cpu")
-STUB_NAME = synthetic.wheel_name(tensorflow.VERSION, package="tensorflow", platform="manylinux_2_28_other")
-
-
-@dataclass(frozen=True)
-class Shop:
-    """A workshop with a second framework, whose wheels pip finds in a folder."""
-
-    workshop: Workshop
-    folder: Path
-    framework: bytes  # its library
-
-    @property
-    def patches(self) -> Path:
-        return self.workshop.patches
-
-    @property
-    def tag(self) -> Tag:
-        return catalogue.find_tag(self.patches, NAME, "tensorflow")
-
-    def publish(self, name: str, files: dict[str, Member]) -> Path:
-        return synthetic.write_wheel(self.folder / name, files)
-
-    def members(self, package: str, cuda: str = "") -> dict[str, Member]:
-        return tensorflow.members(self.framework, package, cuda)
-
-    def add(self, **changes: object) -> Tag:
-        options = add_tag.Options(
-            framework="tensorflow",
-            names=(NAME,),
-            target=synthetic.TARGET,
-            interpreter=None,
-            patches=self.patches,
-            cache=self.workshop.cache,
-            base_wheel=None,
-            update=False,
-        )
-        assert len(list(add_tag.add(replace(options, **changes)))) == 1  # type: ignore[arg-type]
-        return self.tag
-
-
-@pytest.fixture(scope="module")
-def framework(tmp_path_factory: pytest.TempPathFactory) -> bytes:
-    return tensorflow.library(tmp_path_factory.mktemp("framework"))
 
 
 @pytest.fixture
-def shop(workshop: Workshop, framework: bytes, monkeypatch: pytest.MonkeyPatch) -> Shop:
-    folder = workshop.folder / "shop"
-    folder.mkdir()
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+def shop(tensorflow_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:
+    """The shop, where a trial is taken to succeed: what it does is tested with a real wheel."""
     monkeypatch.setattr(trial, "run", lambda wheel, *words: f"trained with {wheel.name}")
-    tensorflow.write_sources(workshop.patches)
-    made = Shop(workshop, folder, framework)
-    made.publish(CPU_NAME, made.members("tensorflow-cpu"))
-    made.publish(CUDA_NAME, made.members("tensorflow", "11.8"))
-    made.publish(STUB_NAME, tensorflow.requires_another("tensorflow"))
-    return made
+    return tensorflow_shop
 
 
 def _built(shop: Shop, *words: str | Path) -> Path:
@@ -178,6 +121,12 @@ def test_every_tag_of_a_package_is_checked(shop: Shop) -> None:
     assert f"| tensorflow {NAME} | `99d80a9e254` | 11.8 |" in done.stdout
     assert "| builds, for the CPU only |" in done.stdout
     assert shop.workshop.run("tag", "check", NAME).stdout.count("| builds |") == 1
+    table = shop.workshop.folder / "tags.md"
+    table.write_text("| pytorch v2.13.0 | of old |\n")
+    every = shop.workshop.run("tag", "check", "--all", "--package", "tensorflow-cpu", "--table", table)
+    assert every.returncode == 0, every.stderr
+    lines = [line for line in table.read_text().splitlines() if "| pytorch" in line or "| tensorflow" in line]
+    assert [line.split("|")[1].strip() for line in lines] == ["pytorch v2.13.0", f"tensorflow {NAME}"]
     rows.write(shop.patches, replace(shop.tag, commit="0" * 11))
     stale = shop.workshop.run("tag", "check", NAME, "--package", "tensorflow-cpu")
     assert "tags.toml says commit = 00000000000" in " ".join(stale.stderr.split())

@@ -295,13 +295,15 @@ def check(
     """Compile and link the graft of each of TAGS against its official wheel, and make all checks of a build."""
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
-    chosen = [catalogue.of_package(tag, package) for tag in _chosen(patches, tags, every)]
+    # With --all a package stands for the tags of its framework.
+    fitting = [tag for tag in _chosen(patches, tags, every) if not (every and package) or package in tag.packages]
+    chosen = [catalogue.of_package(tag, package) for tag in fitting]
     cache = paths.cache_folder()
     with disk_failures(cache):
         results = check_tags.check(chosen, patches, cache, smoke)
     if table:
         with disk_failures(table):
-            before = table.read_text() if table.is_file() and not every else ""
+            before = table.read_text() if table.is_file() and (package or not every) else ""
             table.write_text(check_tags.table(results, before))
     else:
         click.echo(check_tags.table(results), nl=False)

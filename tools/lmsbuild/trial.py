@@ -24,9 +24,10 @@ from lmsbuild.wheel import parse_name
 _MIB = 1 << 20
 OVERSUBSCRIPTION = 3
 UNLIMITED = 1 << 50  # bytes
-# What wheels do not require, and do not import without: torch 1.4.0 says nothing of numpy, TensorFlow 2.1 and 2.2, which are
-# for Python 3.7, take any protobuf.
-_ALSO = {"pytorch": ("numpy",), "tensorflow": ("protobuf<3.21; python_version < '3.8'",)}
+# What wheels do not say that they need: torch 1.4.0 nothing of numpy, TensorFlow 2.1 and 2.2, which are for Python 3.7, not
+# that protobuf and numpy must not be newer.
+_OLD = "python_version < '3.8'"
+_ALSO = {"pytorch": ("numpy",), "tensorflow": (f"protobuf<3.21; {_OLD}", f"numpy<1.20; {_OLD}")}
 
 
 @dataclass(frozen=True)

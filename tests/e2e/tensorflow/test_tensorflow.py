@@ -1,4 +1,7 @@
-"""Official TensorFlow wheels, patched by the tool: every check under programs/, with each of the releases.
+"""Official TensorFlow wheels, patched by the tool, run the checks under programs/.
+
+The newest release and one with Keras 2 run all but those of checks_tf_every_release, which an old one runs, with the
+interpreter that it is for. LMS_TEST_TENSORFLOW_TAGS names more of those, such as "v2.2.0 v2.12.0".
 
 To run one alone, with the interpreter that the fixture made and programs/ in PYTHONPATH:
 ``LMS_TEST_FRAMEWORK=tensorflow python ../programs/run_checks.py checks_tf_handout check_sessions``.
@@ -7,38 +10,53 @@ To run one alone, with the interpreter that the fixture made and programs/ in PY
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+import old_release
 from checks import Outcomes, parameters
+from lmsbuild.catalogue import number
 
 PROGRAMS = Path(__file__).parent / "programs"
-TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3, C++ headers of both kinds
+NEW_TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3
+OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
+OLD_MODULE = "checks_tf_every_release"
+OLD_NEEDS = ("numpy<1.20", "protobuf<3.21")  # before 2.5 the wheels do not say that they do not run with newer ones
 
 
 def every_check() -> list[Any]:
     return [
         pytest.param(tag, *each.values, id=f"{tag}-{each.values[0]}-{each.values[1]}")
-        for tag in TAGS
+        for tag in (*NEW_TAGS, *OLD_TAGS)
         for each in parameters(PROGRAMS)
+        if (each.values[0] == OLD_MODULE) == (tag in OLD_TAGS)
     ]
 
 
 @pytest.fixture(scope="session")
 def outcomes(
     tensorflow_python: Callable[[str], Path], request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[str], Outcomes]:
-    """The outcomes of a tag's checks."""
+) -> Iterator[Callable[[str], Outcomes]]:
+    """The outcomes of a tag's checks. The environment of an old one is removed at the end."""
     known: dict[str, Outcomes] = {}
+    folders: list[Path] = []
 
     def of_tag(tag: str) -> Outcomes:
         if tag not in known:
             scratch = tmp_path_factory.mktemp(tag)
+            if tag in OLD_TAGS:
+                folders.append(scratch)
+                needs = OLD_NEEDS if number(tag) < number("v2.5.0") else ()
+                python = old_release.install(scratch, "tensorflow", tag, "tensorflow-cpu", needs)
+            else:
+                python = tensorflow_python(tag)
+            clean = old_release.clean_environment()
             environment = {
-                **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TF_"))},
+                **{name: value for name, value in clean.items() if not name.startswith("TF_")},
                 "LMS_TEST_FRAMEWORK": "tensorflow",
                 "PYTHONDONTWRITEBYTECODE": "1",
                 "PYTHONPATH": str(PROGRAMS),
@@ -46,10 +64,12 @@ def outcomes(
                 "TMPDIR": str(scratch),
             }
             items = [item for item in request.session.items if f"[{tag}-" in item.name]
-            known[tag] = Outcomes(items, "test_tensorflow", tensorflow_python(tag), environment, scratch)
+            known[tag] = Outcomes(items, "test_tensorflow", python, environment, scratch)
         return known[tag]
 
-    return of_tag
+    yield of_tag
+    for folder in folders:
+        shutil.rmtree(folder)
 
 
 @pytest.mark.parametrize(("tag", "module", "name"), every_check())

@@ -1,4 +1,4 @@
-"""Switching LMS on and off: before and after devices exist, by sessions, with limits that cannot be kept, wrong arguments."""
+"""Switching LMS on and off, before and after devices exist, by sessions; limits that cannot be kept; bad arguments."""
 
 from __future__ import annotations
 

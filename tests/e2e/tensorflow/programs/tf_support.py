@@ -1,4 +1,4 @@
-"""What the checks of TensorFlow share. A check is a function ``check_*`` without arguments that raises when it fails."""
+"""What the checks of TensorFlow share. A check is a function ``check_*`` without arguments; it raises when it fails."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def same(actual: Any, expected: Any) -> None:
     """Equality to the bit of arrays in any nesting."""
     if isinstance(expected, (list, tuple)):
         assert len(actual) == len(expected)
-        for a, e in zip(actual, expected, strict=True):
+        for a, e in zip(actual, expected):  # noqa: B905  what Python 3.7 runs, too
             same(a, e)
     elif isinstance(expected, dict):
         assert actual.keys() == expected.keys()
@@ -143,7 +143,7 @@ def through_socket(memory: Any) -> bytes:
     received = bytearray()
 
     def receive() -> None:
-        while part := receiver.recv(1 << 16):
+        for part in iter(lambda: receiver.recv(1 << 16), b""):
             received.extend(part)
 
     thread = threading.Thread(target=receive)

@@ -1,0 +1,108 @@
+"""The largest batch with which each Keras model trains in a fixed amount of memory, without LMS and with it.
+
+``python tests/bench/keras_batch.py [--limit MIB] [MODEL...]`` with an interpreter that has the patched TensorFlow.
+Without LMS TensorFlow's CPU device runs on its own pooling allocator (BFC) with that limit. With LMS it runs on the same
+one, limited to an eighth of it, which has the small tensors, and managed tensors may occupy the rest, strictly: both
+sides end with an out-of-memory error of their own, and no side ever has more. Every attempt is a process, which takes
+three steps. Batches are doubled until one fails, then halved in between three times, so the result is exact to an eighth.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+MODELS = Path(__file__).resolve().parents[2] / "tools" / "lmsbuild" / "keras_models.py"
+NAMES = ("convnet", "transformer", "lstm", "unet3d")
+OUT_OF_MEMORY = 3
+MIB = 1 << 20
+
+
+def load_models() -> Any:
+    """lmsbuild.keras_models, without installing the tool."""
+    spec = importlib.util.spec_from_file_location("keras_models", MODELS)
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def attempt(name: str, batch: int, limit: int | None) -> None:
+    """What an attempt's process does; `limit` in MiB of managed tensors, None without LMS."""
+    keras_models = load_models()
+    import tensorflow as tf
+
+    if limit is not None:
+        tf.lms.enable("cpu", limit=limit * MIB, strict=True)
+    try:
+        trainer = keras_models.make(name, batch=batch)
+        for _ in range(3):
+            trainer.step()
+    except tf.errors.ResourceExhaustedError as error:
+        print(next(line for line in error.message.splitlines() if "OOM" in line or "LMS" in line))
+        sys.exit(OUT_OF_MEMORY)
+    if limit is not None:
+        print(f"{tf.lms.stats('cpu')['allocated_bytes.peak'] / MIB:.0f}")
+
+
+def trains(name: str, batch: int, limit: int, managed: bool) -> tuple[bool, str]:
+    """Whether it does, and what the process said: the error, or with LMS the MiB that tensors needed."""
+    pool = limit // 8 if managed else limit
+    words = [sys.executable, __file__, name, "--attempt", str(batch)]
+    words += ["--limit", str(limit - pool)] if managed else ["--limit", "0"]
+    # Not with oneDNN, some of whose kernels abort the process when there is no memory.
+    variables = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(pool), "TF_ENABLE_ONEDNN_OPTS": "0"}
+    done = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
+    if done.returncode not in (0, OUT_OF_MEMORY):
+        raise SystemExit(f"{' '.join(words)} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+    return done.returncode == 0, done.stdout.strip()
+
+
+def largest(name: str, limit: int, managed: bool, most: int) -> tuple[int, str]:
+    """The largest batch, and what its process said."""
+    works, fails, said = 0, 1, ""
+    while fails <= most:
+        well, text = trains(name, fails, limit, managed)
+        if not well:
+            break
+        works, fails, said = fails, 2 * fails, text
+    for _ in range(3):
+        middle = (works + fails) // 2
+        if fails > most or middle == works:
+            break
+        well, text = trains(name, middle, limit, managed)
+        works, fails, said = (middle, fails, text) if well else (works, middle, said)
+    return works, said
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="The largest batch in a fixed amount of memory.")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(NAMES)}; all by default")
+    parser.add_argument(
+        "--limit", type=int, default=128, metavar="MIB", help="all memory of tensors (default %(default)s)"
+    )
+    parser.add_argument(
+        "--most", type=int, default=4096, metavar="N", help="no larger batch is tried (default %(default)s)"
+    )
+    parser.add_argument("--attempt", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if unknown := set(options.models) - set(NAMES):
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    if options.attempt:
+        attempt(options.models[0], options.attempt, options.limit or None)
+        return
+    print(f"| model | stock, {options.limit} MiB | LMS, {options.limit} MiB | ratio | MiB that this batch needs |")
+    print("| --- | ---: | ---: | ---: | ---: |", flush=True)
+    for name in options.models or NAMES:
+        stock, _ = largest(name, options.limit, managed=False, most=options.most)
+        managed, needed = largest(name, options.limit, managed=True, most=options.most)
+        print(f"| {name} | {stock} | {managed} | {managed / stock:.1f} | {needed} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""Old releases: the official wheel, patched by the tool, in an environment of the interpreter that it is for."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from lmsbuild import catalogue, paths
+from lmsbuild.target import minor_of, python_of
+
+
+def install(folder: Path, framework: str, tag: str, package: str | None = None, needs: tuple[str, ...] = ()) -> Path:
+    """Builds the wheel of the tag and installs it with what it and its tests need; returns the interpreter.
+
+    The oldest interpreter is taken that the tag has an official wheel for and LMS runs on; skips where there is none.
+    """
+    found = catalogue.find_tag(paths.patches_folder(), tag, framework)
+    if package is not None:
+        found = catalogue.of_package(found, package)
+    pythons = [python for python in map(python_of, found.interpreters) if python is not None]
+    python = min(pythons, key=minor_of)
+    interpreter = _find_interpreter(python)
+    if interpreter is None:
+        pytest.skip(f"needs python{python}, in PATH or among pyenv's versions: the wheel of {tag} is for it")
+    build = [Path(sys.executable).with_name("lmsbuild"), framework, tag, "--python", python, "--output", folder]
+    build += ["--package", package] if package is not None else []
+    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    wheel = Path(done.stdout.strip())
+    clean = clean_environment()
+    subprocess.run([interpreter, "-m", "venv", folder / "venv"], check=True, env=clean)
+    installed = folder / "venv" / "bin" / "python"
+    pip = [installed, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
+    subprocess.run([*pip, wheel, *needs], check=True, env=clean)
+    wheel.unlink()
+    return installed
+
+
+def clean_environment() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+
+
+def _find_interpreter(python: str) -> Path | None:
+    """An interpreter of that version, from PATH or from pyenv's versions."""
+    pyenv = Path(os.environ.get("PYENV_ROOT") or Path.home() / ".pyenv") / "versions"
+    on_path = shutil.which(f"python{python}")
+    for found in [*([Path(on_path)] if on_path else []), *sorted(pyenv.glob(f"{python}.*/bin/python{python}"))]:
+        if (
+            subprocess.run([found, "-c", ""], capture_output=True, check=False).returncode == 0
+        ):  # pyenv's shims may fail
+            return found
+    return None
