@@ -1,6 +1,6 @@
 """What is TensorFlow's own: its devices, one class per kind and one row per kind in the table, its library and errors.
 
-Sizes are in bytes. Nothing here makes a device.
+Sizes are in bytes. Nothing here makes a device except :meth:`settle`.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ import os
 import re
 from typing import TYPE_CHECKING
 
+from tensorflow.python.eager import context
 from tensorflow.python.framework import config, errors
 
 from ._kind import Device, Kind
 
 if TYPE_CHECKING:
-    from tensorflow.python.eager import context
-
     AnyDevice = str | context.PhysicalDevice | context.LogicalDevice
 
 FRAMEWORK = "TensorFlow"
@@ -90,7 +89,11 @@ class Gpu(Kind):
             raise ValueError(f"device: 'gpu:{index}' does not exist; TensorFlow sees {self.count()} GPU(s)")
 
     def settle(self, index: int) -> None:
-        """Is never put off."""
+        from . import _library
+
+        found = Device(self, index)
+        if _library.enabled(found) and _library.pager(found) is None:
+            context.context().ensure_initialized()  # makes the devices
 
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Cpu(), Gpu())}

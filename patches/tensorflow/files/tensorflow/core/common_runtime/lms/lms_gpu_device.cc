@@ -123,9 +123,11 @@ void begin_stream(const Gpu& gpu, ComputeStream* compute) {
     return;
   }
   Memory& memory = compute->memory;
-  memory.stream = number_of(pager, compute->stream);
   memory.min_size.store(gpu.min_size.load(), std::memory_order_relaxed);
-  memory.pager.store(pager, std::memory_order_release);
+  if (memory.pager.load() == nullptr) {
+    memory.stream = number_of(pager, compute->stream);
+    memory.pager.store(pager, std::memory_order_release);
+  }
   memory.enabled.store(gpu.enabled.load(), std::memory_order_release);
 }
 
@@ -502,7 +504,7 @@ constexpr int priority = 215;
 // TensorFlow copies between GPUs with the first function that was registered for it: the stock one. But for a type of
 // device that is said to be pluggable it takes the first that was registered for pluggable ones: this one, once our
 // factory is in place. That is all that the word changes for the type GPU. Registered early, since the list of such
-// functions has no lock.
+// functions has no lock. NOLINTNEXTLINE(bugprone-throwing-static-initialization): without memory nothing would load
 const bool registered = tensorflow::CopyTensor::Register(tensorflow::DEVICE_GPU, tensorflow::DEVICE_GPU,
                                                          &copy_between_devices, /*is_pluggable_device=*/true)
                             .ok();
