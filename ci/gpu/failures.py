@@ -66,3 +66,9 @@ class NotWritable(Failure):
     """The folder for the results, or the one that keeps the graft, cannot be written."""
 
     exit_code = 10
+
+
+class NoTensorflow(Failure):
+    """The interpreter's TensorFlow is not a patched one that is built for CUDA."""
+
+    exit_code = 11

@@ -108,9 +108,9 @@ def _run(options: argparse.Namespace) -> int:
     site, sources = overlay.build(torch, ROOT / "patches", cuda, build)
     about = results.About(
         command=command(options),
-        commit=options.commit or _commit(),
+        commit=options.commit or checked_out(),
         sources=sources,
-        machine=interpreter.machine(torch, None if options.simulated else _driver()),
+        machine=interpreter.machine(torch, None if options.simulated else driver_version()),
         scale=options.scale,
         simulated=options.simulated,
     )
@@ -160,7 +160,7 @@ def command(options: argparse.Namespace) -> str:
     return shlex.join(words)
 
 
-def _commit() -> str:
+def checked_out() -> str:
     """The commit that is checked out, marked when files were changed; "unknown" outside of a checkout."""
     words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
     try:
@@ -170,7 +170,7 @@ def _commit() -> str:
     return done.stdout.strip() or "unknown"
 
 
-def _driver() -> str | None:
+def driver_version() -> str | None:
     """The driver's version as nvidia-smi tells it; None where it cannot."""
     words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
     try:

@@ -69,6 +69,12 @@ def test_package_with_cuda(tmp_path: Path) -> None:
     assert elf is not None and elf.runpath == ("$ORIGIN", "$ORIGIN/../../..")
 
 
+def test_package_of_2_1(tmp_path: Path) -> None:
+    """The framework is in another folder there."""
+    built = package(small_wheels.write_tensorflow(tmp_path, version="2.1.0", top="tensorflow_core"), tmp_path / "dist")
+    assert built.name == f"tensorflow-2.1.0-cpu_py{ABI[2:]}_lms1_1000.conda"
+
+
 def test_command(tmp_path: Path) -> None:
     wheel = small_wheels.write_tensorflow(tmp_path)
     words = [sys.executable, "-m", "lmsbuild", "conda"]

@@ -86,7 +86,7 @@ def build_library(base: Allocator, source: Path, library: Path) -> None:
 
 
 def _inputs(name: str, folder: Path) -> tuple[catalogue.Tag, Path, cuda.Runtime]:
-    tag = catalogue.find_tag(PATCHES, name)
+    tag = catalogue.find_tag(PATCHES, name, "pytorch")
     for path, data in series.new_files(PATCHES, tag).items():
         target = folder / "patched" / path
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -82,7 +82,7 @@ def test_package(package: Path, installed: Path, tmp_path: Path) -> None:
 def test_training(debian: Path, installed: Path, tmp_path: Path) -> None:
     """The same losses to the bit, in a third of the memory."""
     for path, data in series.new_files(
-        paths.patches_folder(), catalogue.find_tag(paths.patches_folder(), debian_torch.TAG)
+        paths.patches_folder(), catalogue.find_tag(paths.patches_folder(), debian_torch.TAG, "pytorch")
     ).items():
         if path.endswith(".h"):
             (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)

@@ -68,6 +68,10 @@ rename = { "tensorflow/" = "tensorflow_core/" }
 define = ["ANSWER=42"]
 standard = "c++14"
 
+[[only]]
+path = "tensorflow/core/lms/lms_gpu.cc"
+generations = ["2.12"]
+
 [wheel.commit]
 files = ["tensorflow/none.so", "tensorflow/libtensorflow_framework.so.2"]
 pattern = '''v\d+\.\d+\.\d+[\w.-]*-\d+-g([0-9a-f]{7,40})\b'''

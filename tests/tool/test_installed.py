@@ -67,7 +67,7 @@ def test_it_lists_generates_and_patches_away_from_the_checkout(
     assert [line.split(":")[0] for line in listed.stdout.splitlines() if not line.startswith(" ")] == tags
     unfit = _run(installed, tmp_path, "pytorch", "v2.13.0", "--base-wheel", workshop.base)
     assert unfit.returncode in (15, 16), unfit.stderr  # the stand-in is not the official wheel
-    current = _run(installed, tmp_path, "generate", "v2.13.0", "--check")
+    current = _run(installed, tmp_path, "generate", "pytorch:v2.13.0", "--check")
     assert current.returncode == 0, current.stderr
 
 

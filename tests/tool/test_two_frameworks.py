@@ -108,6 +108,7 @@ def test_a_release_in_another_package_and_with_headers_beside_it(shop: Shop) -> 
     shop.publish(CUDA_NAME, tensorflow.classic(shop.members("tensorflow", "10.1"), "tensorflow"))
     tag = shop.add(package="tensorflow-cpu")
     assert (tag.generation, tag.standard, tag.cuda) == ("2.1", "c++14", "10.1")
+    assert tag.supports == ("cpu",)  # series.toml has nothing for the GPUs of that generation
     with WheelFile(_built(shop, "--package", "tensorflow-cpu")) as built:
         assert "tensorflow_core/libtensorflow_lms.so" in built.members
         assert "tensorflow_core/python/lms/__init__.py" in built.members

@@ -78,7 +78,7 @@ def read(patches: Path, framework: str, name: str, known: Mapping[str, str], whe
         standard=_standard(wheel, description),
         blobs=_blobs(patches, draft, description, wheel),
     )
-    return _with_cuda(draft, graft.cuda_version(wheel, description))
+    return _with_cuda(draft, description, graft.cuda_version(wheel, description))
 
 
 def of_main_package(patches: Path, tag: Tag) -> Tag:
@@ -91,7 +91,7 @@ def of_main_package(patches: Path, tag: Tag) -> Tag:
     running = [name for name in names if name.endswith(f"_{target_for(None).machine}.whl")]
     address = ranged.locate(tag.packages[0], running)
     with ranged.open_address(address) as file, WheelFile(Path(ranged.file_name(address)), file) as wheel:
-        return _with_cuda(tag, graft.cuda_version(wheel, description))
+        return _with_cuda(tag, description, graft.cuda_version(wheel, description))
 
 
 def of_builds(patches: Path, tag: Tag) -> Tag:
@@ -116,8 +116,10 @@ def of_builds(patches: Path, tag: Tag) -> Tag:
     return replace(tag, wheels={name: found[name] for name in sorted(found)})
 
 
-def _with_cuda(tag: Tag, cuda: str) -> Tag:
-    return replace(tag, cuda=cuda, supports=("cpu", "cuda") if cuda else ("cpu",))
+def _with_cuda(tag: Tag, description: Graft, cuda: str) -> Tag:
+    """The row of a release for this CUDA version: its tensors can be paged if the graft has something for them."""
+    pages = cuda and any(library.cuda or library.cuda_sources for library in description.libraries)
+    return replace(tag, cuda=cuda, supports=("cpu", "cuda") if pages else ("cpu",))
 
 
 def _commit(wheel: WheelFile, description: Graft) -> str:

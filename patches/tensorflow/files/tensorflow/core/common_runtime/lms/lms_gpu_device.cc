@@ -1,7 +1,9 @@
 // GPU devices with LMS: what the stock ones are, with an allocator that is a decorator (lms_allocator.h), operations
 // that keep what they use resident (lms_operation.h), and copies that do so until they are over (lms_gpu_copy.h). Their
-// factory takes precedence over the stock one as soon as this is loaded; while LMS is disabled they do what stock
+// factory takes the stock one's place when LMS is first asked for on GPUs; once it is disabled they do what stock
 // devices do. Only for builds with CUDA.
+#if defined(GOOGLE_CUDA) && GOOGLE_CUDA  // else the header of GPU devices is none
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -685,3 +687,5 @@ int lms_tensorflow_gpu_host_counters(int numa_node, int64_t* values) {
   values[1] = peak + (found ? found->peak_bytes_in_use : 0);
   return 1;
 }
+
+#endif  // GOOGLE_CUDA
