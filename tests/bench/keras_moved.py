@@ -9,14 +9,12 @@ iteration policy has learned the step by then. One thread computes, so that oper
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
-MODELS = Path(__file__).resolve().parents[2] / "tools" / "lmsbuild" / "keras_models.py"
-NAMES = ("convnet", "transformer", "lstm", "unet3d")
+import tool_models
+
 MARKER_BYTES = 1021 * 4096  # what lmsreplay.trace knows the beginning of a step by
 MIB = 1 << 20
 STEPS = 8
@@ -24,17 +22,8 @@ FRACTIONS = {"50%": 1 / 2, "33%": 1 / 3}
 SKIPPED = 3
 
 
-def load_models() -> Any:
-    """lmsbuild.keras_models, without installing the tool."""
-    spec = importlib.util.spec_from_file_location("keras_models", MODELS)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
 def train(name: str, folder: Path) -> None:
-    keras_models = load_models()
+    keras_models = tool_models.load("keras_models")
     import tensorflow as tf
 
     tf.config.threading.set_inter_op_parallelism_threads(1)
@@ -73,10 +62,10 @@ def train(name: str, folder: Path) -> None:
 def main() -> None:
     parser = argparse.ArgumentParser(description="Bytes moved under a limit; traces for lmsreplay.")
     parser.add_argument("folder", type=Path)
-    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(NAMES)}; all by default")
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {', '.join(tool_models.KERAS)}; all by default")
     parser.add_argument("--one", action="store_true", help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if unknown := set(options.models) - set(NAMES):
+    if unknown := set(options.models) - set(tool_models.KERAS):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     if options.one:
         train(options.models[0], options.folder)
@@ -84,7 +73,7 @@ def main() -> None:
     options.folder.mkdir(parents=True, exist_ok=True)
     print("| model | memory | limit MiB | policy | in + out | MiB/step | over the limit MiB | departures |")
     print("| --- | --- | ---: | --- | ---: | ---: | ---: | ---: |", flush=True)
-    for name in options.models or NAMES:
+    for name in options.models or tool_models.KERAS:
         subprocess.run([sys.executable, __file__, str(options.folder), name, "--one"], check=True)
 
 

@@ -10,8 +10,8 @@ import threading
 from collections.abc import Iterator
 
 import torch
+from common import raises
 from cuda_support import MIB, away, data, enable, equal, page_out, simulate, simulator, stat, to_cuda
-from support import raises
 
 LAUNCH_FAILURE = 719
 

@@ -7,8 +7,8 @@ import threading
 import warnings
 
 import torch
+from common import raises
 from cuda_support import MIB, away, data, enable, equal, page_out, simulate, simulator, stat, to_cuda
-from support import raises
 
 GIB = 1 << 30
 

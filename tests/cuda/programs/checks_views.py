@@ -9,8 +9,8 @@ import weakref
 
 import torch
 import torch.utils.dlpack
+from common import raises
 from cuda_support import MIB, away, data, enable, equal, lost, page_out, simulate, simulator, stand_in_for_fill, stat
-from support import raises
 from torch.nn.parallel import comm
 
 ILLEGAL_ADDRESS = 700

@@ -9,7 +9,8 @@ import os
 from typing import Any
 
 import torch
-from support import MIB, data, same
+from common import MIB
+from support import data, same
 
 __all__ = [
     "MIB",

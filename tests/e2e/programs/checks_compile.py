@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import numpy
 import torch
-from support import MIB, away, data, enable, no_faults, page_out, pressure, same, stat
+from common import MIB
+from support import away, data, enable, no_faults, page_out, pressure, same, stat
 from torch import nn
 
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 
 import torch
 import torch.distributed
-from support import MIB, directory, enable, same, stat
+from common import MIB, directory
+from support import enable, same, stat
 
 RANKS = 2
 TENSORS = 16

@@ -13,7 +13,8 @@ from typing import Any
 import torch
 import torch.utils.data
 import torch.utils.dlpack
-from support import MIB, away, data, directory, enable, in_fork, models, no_faults, page_out, python, raises, same, stat
+from common import MIB, directory, in_fork, raises
+from support import away, data, enable, models, no_faults, page_out, python, same, stat
 from torch.utils.checkpoint import checkpoint
 
 OUT_OF_MEMORY = getattr(torch.cuda, "OutOfMemoryError", RuntimeError)

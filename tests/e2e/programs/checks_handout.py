@@ -13,7 +13,8 @@ import threading
 import numpy
 import torch
 import torch.utils.dlpack
-from support import MIB, away, data, directory, enable, no_faults, page_out, pressure, raises, same, stat
+from common import MIB, directory, raises
+from support import away, data, enable, no_faults, page_out, pressure, same, stat
 
 
 def pinned_bytes() -> int:

@@ -11,8 +11,9 @@ from itertools import pairwise
 
 import numpy
 import torch
+from common import MIB, directory, raises
 from skip import Skip
-from support import MIB, away, data, directory, enable, page_out, raises, same, stat
+from support import away, data, enable, page_out, same, stat
 
 
 def work() -> list[torch.Tensor]:

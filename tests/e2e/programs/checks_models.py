@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from support import directory, enable, models, same, stat
+from common import directory
+from support import enable, models, same, stat
 
 STEPS = 4
 

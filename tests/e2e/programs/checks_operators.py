@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import torch
-from support import MIB, data, enable, no_faults, page_out, same, same_as_stock, stat
+from common import MIB
+from support import data, enable, no_faults, page_out, same, same_as_stock, stat
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 
 

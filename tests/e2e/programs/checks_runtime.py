@@ -11,21 +11,8 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from support import (
-    MIB,
-    away,
-    data,
-    directory,
-    enable,
-    in_fork,
-    models,
-    no_faults,
-    page_out,
-    pressure,
-    python,
-    same,
-    stat,
-)
+from common import MIB, directory, in_fork
+from support import away, data, enable, models, no_faults, page_out, pressure, python, same, stat
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
 

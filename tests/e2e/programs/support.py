@@ -2,33 +2,22 @@
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import subprocess
 import sys
-import tempfile
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import torch
-
-MIB = 1 << 20
-REPOSITORY = Path(__file__).resolve().parents[3]
+from common import MIB, load
 
 torch.set_num_threads(1)
 
 
 def models() -> ModuleType:
-    """tools/lmsbuild/models.py, from the checkout and without installing the tool."""
-    spec = importlib.util.spec_from_file_location("models", REPOSITORY / "tools" / "lmsbuild" / "models.py")
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("models")
 
 
 def enable(limit: int = 64 * MIB, **options: Any) -> None:
@@ -118,18 +107,6 @@ def same_as_stock(make: Callable[[], Any], use: Callable[[Any], Any], faults: bo
     same(inputs, expected_inputs)  # in-place operators
 
 
-@contextmanager
-def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
-    """What runs inside must raise ``kind`` with every word in its text."""
-    try:
-        yield
-    except kind as error:
-        missing = [word for word in words if word not in str(error)]
-        assert not missing, f"{error!r} does not say {missing}"
-        return
-    raise AssertionError(f"{kind.__name__} was not raised")
-
-
 def python(program: str, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
     """Runs a program text in a fresh interpreter."""
     return subprocess.run(
@@ -140,26 +117,3 @@ def python(program: str, *arguments: str, **environment: str) -> subprocess.Comp
         check=False,
         env={**os.environ, **environment},
     )
-
-
-def in_fork(work: Callable[[], None]) -> None:
-    """Runs ``work`` in a forked child; raises when it fails there."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            if status != 0:
-                traceback.print_exc()
-            sys.stderr.flush()
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert status == 0, f"the child ended with status {status}"
-
-
-@contextmanager
-def directory() -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as name:
-        yield name

@@ -7,7 +7,8 @@ import os
 
 import numpy as np
 import tensorflow as tf
-from tf_support import MIB, away, data, directory, enable, models, no_faults, pinned, raises, same, same_as_stock, stat
+from common import MIB, directory, raises
+from tf_support import away, data, enable, models, no_faults, pinned, same, same_as_stock, stat
 
 config = tf.config.experimental
 

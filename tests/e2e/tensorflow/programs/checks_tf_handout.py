@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_support import MIB, away, data, directory, enable, no_faults, pinned, raises, same, stat, through_socket
+from common import MIB, directory, raises
+from tf_support import away, data, enable, no_faults, pinned, same, stat, through_socket
 
 dlpack = tf.experimental.dlpack
 

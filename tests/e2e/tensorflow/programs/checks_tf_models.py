@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_support import MIB, data, directory, enable, models, pinned, same, same_as_stock, stat
+from common import MIB, directory
+from tf_support import data, enable, models, pinned, same, same_as_stock, stat
 
 keras_models = models()
 keras_models.deterministic()

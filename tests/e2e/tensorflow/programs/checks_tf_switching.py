@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from tf_support import MIB, away, data, directory, enable, in_fork, page_out, pinned, raises, same, stat
+from common import MIB, directory, in_fork, raises
+from tf_support import away, data, enable, page_out, pinned, same, stat
 
 config = tf.config.experimental
 

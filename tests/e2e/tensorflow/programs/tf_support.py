@@ -2,32 +2,20 @@
 
 from __future__ import annotations
 
-import importlib.util
-import os
 import socket
-import tempfile
 import threading
-import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
-
-MIB = 1 << 20
-MODELS = Path(__file__).resolve().parents[4] / "tools" / "lmsbuild" / "keras_models.py"
+from common import MIB, load
 
 
 def models() -> ModuleType:
-    """The models that the tool trains, from the checkout and without installing it."""
-    spec = importlib.util.spec_from_file_location("keras_models", MODELS)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
+    return load("keras_models")
 
 
 def enable(limit: int = 8 * MIB, **options: Any) -> None:
@@ -101,40 +89,6 @@ def same_as_stock(work: Callable[[], Any], limit: int, oversubscribed: float = 2
     assert found["out.bytes"] + found["clean_drop.bytes"] > 0, found
     assert found["device_bytes.peak"] <= limit + found["over_limit_bytes.peak"], found
     assert found["pinned_bytes.current"] == 0 or not released, found
-
-
-@contextmanager
-def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
-    """What runs inside must raise ``kind`` with every word in its text."""
-    try:
-        yield
-    except kind as error:
-        missing = [word for word in words if word not in str(error)]
-        assert not missing, f"{error!r} does not say {missing}"
-        return
-    raise AssertionError(f"{kind.__name__} was not raised")
-
-
-def in_fork(work: Callable[[], None]) -> None:
-    """Runs ``work`` in a forked child; raises when it fails there."""
-    child = os.fork()
-    if child == 0:
-        status = 1
-        try:
-            work()
-            status = 0
-        finally:
-            if status != 0:
-                traceback.print_exc()
-            os._exit(status)
-    _, status = os.waitpid(child, 0)
-    assert status == 0, f"the child ended with status {status}"
-
-
-@contextmanager
-def directory() -> Iterator[str]:
-    with tempfile.TemporaryDirectory() as name:
-        yield name
 
 
 def through_socket(memory: Any) -> bytes:

@@ -1,0 +1,60 @@
+"""What checks of either framework share. It imports neither."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import sys
+import tempfile
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import ModuleType
+
+MIB = 1 << 20
+REPOSITORY = Path(__file__).resolve().parents[3]
+
+
+def load(name: str) -> ModuleType:
+    """tools/lmsbuild/<name>.py, from the checkout and without installing the tool."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tools" / "lmsbuild" / f"{name}.py")
+    assert spec is not None and spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@contextmanager
+def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
+    """What runs inside must raise ``kind`` with every word in its text."""
+    try:
+        yield
+    except kind as error:
+        missing = [word for word in words if word not in str(error)]
+        assert not missing, f"{error!r} does not say {missing}"
+        return
+    raise AssertionError(f"{kind.__name__} was not raised")
+
+
+def in_fork(work: Callable[[], None]) -> None:
+    """Runs ``work`` in a forked child; raises when it fails there."""
+    child = os.fork()
+    if child == 0:
+        status = 1
+        try:
+            work()
+            status = 0
+        finally:
+            if status != 0:
+                traceback.print_exc()
+            sys.stderr.flush()
+            os._exit(status)
+    _, status = os.waitpid(child, 0)
+    assert status == 0, f"the child ended with status {status}"
+
+
+@contextmanager
+def directory() -> Iterator[str]:
+    with tempfile.TemporaryDirectory() as name:
+        yield name
