@@ -1,10 +1,11 @@
 """The largest batch with which each Keras model trains in a fixed amount of memory, without LMS and with it.
 
-``python tests/bench/keras_batch.py [--limit MIB] [MODEL...]`` with an interpreter that has the patched TensorFlow.
-Without LMS TensorFlow's CPU device runs on its own pooling allocator (BFC) with that limit. With LMS it runs on the same
-one, limited to an eighth of it, which has the small tensors, and managed tensors may occupy the rest, strictly: both
-sides end with an out-of-memory error of their own, and no side ever has more. Every attempt is a process, which takes
-three steps. Batches are doubled until one fails, then halved in between three times, so the result is exact to an eighth.
+``python tests/bench/keras_batch.py [--limit MIB] [--min-size KIB] [MODEL...]`` with an interpreter that has the patched
+TensorFlow. Without LMS TensorFlow's CPU device runs on its own pooling allocator (BFC) with that limit. With LMS it runs
+on the same one, limited to an eighth of it, which has the small tensors, and managed tensors may occupy the rest,
+strictly: both sides end with an out-of-memory error of their own, and no side ever has more. Every attempt is a process,
+which takes three steps. Batches are doubled until one fails, then halved in between three times, so the result is exact
+to an eighth.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ OUT_OF_MEMORY = 3
 MIB = 1 << 20
 
 
-def attempt(name: str, batch: int, limit: int | None) -> None:
-    """What an attempt's process does; `limit` in MiB of managed tensors, None without LMS."""
+def attempt(name: str, batch: int, limit: int | None, min_size: int) -> None:
+    """What an attempt's process does; `limit` in MiB of managed tensors, None without LMS; `min_size` in KiB."""
     keras_models = tool_models.load("keras_models")
     import tensorflow as tf
 
     if limit is not None:
-        tf.lms.enable("cpu", limit=limit * MIB, strict=True)
+        tf.lms.enable("cpu", limit=limit * MIB, min_size=min_size << 10, strict=True)
     try:
         trainer = keras_models.make(name, batch=batch)
         for _ in range(3):
@@ -38,11 +39,11 @@ def attempt(name: str, batch: int, limit: int | None) -> None:
         print(f"{tf.lms.stats('cpu')['allocated_bytes.peak'] / MIB:.0f}")
 
 
-def trains(name: str, batch: int, limit: int, managed: bool) -> tuple[bool, str]:
+def trains(name: str, batch: int, limit: int, min_size: int | None) -> tuple[bool, str]:
     """Whether it does, and what the process said: the error, or with LMS the MiB that tensors needed."""
-    pool = limit // 8 if managed else limit
+    pool = limit if min_size is None else limit // 8
     words = [sys.executable, __file__, name, "--attempt", str(batch)]
-    words += ["--limit", str(limit - pool)] if managed else ["--limit", "0"]
+    words += ["--limit", str(limit - pool), "--min-size", str(min_size or 0)]
     # Not with oneDNN, some of whose kernels abort the process when there is no memory.
     variables = {"TF_CPU_ALLOCATOR_USE_BFC": "1", "TF_CPU_BFC_MEM_LIMIT_IN_MB": str(pool), "TF_ENABLE_ONEDNN_OPTS": "0"}
     done = subprocess.run(words, env={**os.environ, **variables}, capture_output=True, text=True, check=False)
@@ -52,11 +53,11 @@ def trains(name: str, batch: int, limit: int, managed: bool) -> tuple[bool, str]
     return done.returncode == 0, done.stdout.strip()
 
 
-def largest(name: str, limit: int, managed: bool, most: int) -> tuple[int, str]:
-    """The largest batch, and what its process said."""
+def largest(name: str, limit: int, min_size: int | None, most: int) -> tuple[int, str]:
+    """The largest batch, and what its process said; without LMS if `min_size` is None."""
     works, fails, said = 0, 1, ""
     while fails <= most:
-        well, text = trains(name, fails, limit, managed)
+        well, text = trains(name, fails, limit, min_size)
         if not well:
             break
         works, fails, said = fails, 2 * fails, text
@@ -64,7 +65,7 @@ def largest(name: str, limit: int, managed: bool, most: int) -> tuple[int, str]:
         middle = (works + fails) // 2
         if fails > most or middle == works:
             break
-        well, text = trains(name, middle, limit, managed)
+        well, text = trains(name, middle, limit, min_size)
         works, fails, said = (middle, fails, text) if well else (works, middle, said)
     return works, said
 
@@ -78,18 +79,25 @@ def main() -> None:
     parser.add_argument(
         "--most", type=int, default=4096, metavar="N", help="no larger batch is tried (default %(default)s)"
     )
+    parser.add_argument(
+        "--min-size",
+        type=int,
+        default=64,
+        metavar="KIB",
+        help="the least size of a managed tensor (default %(default)s)",
+    )
     parser.add_argument("--attempt", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
     if unknown := set(options.models) - set(tool_models.KERAS):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     if options.attempt:
-        attempt(options.models[0], options.attempt, options.limit or None)
+        attempt(options.models[0], options.attempt, options.limit or None, options.min_size)
         return
     print(f"| model | stock, {options.limit} MiB | LMS, {options.limit} MiB | ratio | MiB that this batch needs |")
     print("| --- | ---: | ---: | ---: | ---: |", flush=True)
     for name in options.models or tool_models.KERAS:
-        stock, _ = largest(name, options.limit, managed=False, most=options.most)
-        managed, needed = largest(name, options.limit, managed=True, most=options.most)
+        stock, _ = largest(name, options.limit, None, options.most)
+        managed, needed = largest(name, options.limit, options.min_size, options.most)
         print(f"| {name} | {stock} | {managed} | {managed / stock:.1f} | {needed} |", flush=True)
 
 
