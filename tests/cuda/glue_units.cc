@@ -5,6 +5,7 @@
 #include <torch/csrc/distributed/c10d/Work.hpp>
 
 #include "glue_rig.h"
+#include "override.h"
 
 using namespace rig;
 

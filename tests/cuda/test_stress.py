@@ -98,7 +98,7 @@ def runs(request: pytest.FixtureRequest, build: Callable[..., Path]) -> Iterator
     """What the selected runs printed, by their names. Two go on at a time, ahead of the tests that wait for them."""
     selected: list[Run] = []
     for item in request.session.items:
-        if isinstance(item, pytest.Function) and item.originalname == "test_contents":
+        if isinstance(item, pytest.Function) and item.function is test_contents:
             selected.append(item.callspec.params["run"])
     kinds = dict.fromkeys((run.flavour, run.tag) for run in selected)
     programs: dict[tuple[str, str], Path] = {}
