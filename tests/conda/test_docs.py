@@ -114,7 +114,9 @@ def test_numa(environment: Environment, tmp_path: Path) -> None:
 def test_distributed(environment: Environment, tmp_path: Path) -> None:
     program = next(block for block in blocks("python") if "DistributedDataParallel" in block)
     # One write per line: both processes print into one pipe, and torchrun makes Python write each part on its own.
-    (tmp_path / "train_ddp.py").write_text(program + "import os\nos.write(1, f'done {rank}\\n'.encode())\n")
+    # Then _exit, as the page says: on a busy machine stock PyTorch too may abort while the interpreter is finalized.
+    program += "os.write(1, f'done {rank}\\n'.encode())\nos._exit(0)\n"
+    (tmp_path / "train_ddp.py").write_text(program)
     variables = {**environment.variables, "OMP_NUM_THREADS": "1"}
     assert sorted(run(DISTRIBUTED, tmp_path, variables).split()) == ["0", "1", "done", "done"]
 
