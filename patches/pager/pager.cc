@@ -725,10 +725,27 @@ Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
   return status;
 }
 
+std::uint64_t Pager::store_bytes() const {
+  std::uint64_t sum = store_->used_bytes();
+  for (const auto& store : retired_) {
+    sum += store->used_bytes();
+  }
+  return sum;
+}
+
+// False when the store has no room for the block; its error() says why.
+bool Pager::take_slot(Block* block) {
+  if (!store_->allocate(block->bytes, &block->slot)) {
+    return false;
+  }
+  counts_.store_bytes_peak = std::max(counts_.store_bytes_peak, store_bytes());
+  return true;
+}
+
 // The block is leaving; afterwards it is away, or resident as it was.
 Status Pager::evict(Lock* lock, Block* block, bool clean) {
   release_drained();
-  if (!clean && !store_->allocate(block->bytes, &block->slot)) {
+  if (!clean && !take_slot(block)) {
     ++counts_.store_failures;
     set_state(block, State::leaving, State::resident);
     return Status(LMS_STORE_FAILED, store_->error());
@@ -777,7 +794,7 @@ Status Pager::save_and_unmap(Lock* lock, Block* block, bool clean) {
   fault::install();
   Status status;
   if (!clean) {
-    if (!store_->allocate(block->bytes, &block->slot)) {
+    if (!take_slot(block)) {
       status = Status(LMS_STORE_FAILED, store_->error());
     } else if (!backend_->protect(block->address, block->bytes, Access::read_only)) {
       // From here on a write that nothing announced faults, and waits until the block has left.
@@ -955,7 +972,7 @@ Status Pager::release(std::uint64_t bytes) {
   }
   std::uint64_t released = backend_->trim(UINT64_MAX);
   Status status;
-  while (status.ok() && released < bytes) {
+  while (status.ok() && !unlimited_ && released < bytes) {
     observers_.fetch_or(to_policy, std::memory_order_relaxed);
     drain_events();
     const BlockId id = policy_->victim(*this, bytes - released);
@@ -1218,10 +1235,7 @@ Statistics Pager::statistics() {
   result.cached_allocations = cache_.takes();
   result.foreseen_uses = policy_->foreseen();
   result.departures = policy_->departures();
-  result.store_bytes = store_->used_bytes();
-  for (const auto& store : retired_) {
-    result.store_bytes += store->used_bytes();
-  }
+  result.store_bytes = store_bytes();
   for (BlockId id = 0; id < end(); ++id) {
     const Block& block = *block_at(id);
     const std::uint64_t found = block.word.load(std::memory_order_acquire);
@@ -1262,6 +1276,7 @@ void Pager::reset_peaks() {
   resident_bytes_peak_.store(resident_bytes_.load());
   counts_.device_bytes_peak = device_bytes_;
   counts_.away_bytes_peak = away_bytes_;
+  counts_.store_bytes_peak = store_bytes();
   counts_.over_limit_bytes_peak = 0;
 }
 

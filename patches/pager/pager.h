@@ -185,6 +185,8 @@ class LMS_API Pager final : private BlockSource {
   Status page_out(Lock* lock, Block* block, bool even_protected);
   Status save_and_unmap(Lock* lock, Block* block, bool clean);
   Status evict(Lock* lock, Block* block, bool clean);
+  std::uint64_t store_bytes() const;
+  bool take_slot(Block* block);
   void count_away(const Block& block);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user);
   bool relieve(Lock* lock);

@@ -70,8 +70,9 @@ namespace lms {
   /* uses that came as the policy had foreseen, and departures from what it had learned */                             \
   ROW(foreseen_uses, "policy.foreseen")                                                                                \
   ROW(departures, "policy.departures")                                                                                 \
-  /* as away_bytes; here, since what is there keeps its number */                                                      \
-  ROW(away_bytes_peak, "away_bytes.peak")
+  /* as away_bytes and store_bytes; here, since what is there keeps its number */                                      \
+  ROW(away_bytes_peak, "away_bytes.peak")                                                                              \
+  ROW(store_bytes_peak, "store_bytes.peak")
 // clang-format on
 
 struct Statistics {

@@ -20,14 +20,18 @@ UINT64_MAX = 2**64 - 1  # as a limit: the default; as an amount: everything
 _POLICIES = ("lru", "iteration")
 
 
-def check_bytes(name: str, value: int, minimum: int) -> int:
+def check_int(name: str, value: int, unit: str = "") -> int:
     # bool is an int, but limit=True is a mistake; operator.index refuses float and takes NumPy's integers.
     try:
         if isinstance(value, bool):
             raise TypeError
-        number = operator.index(value)
+        return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: expected an int (bytes), got {type(value).__name__}") from None
+        raise TypeError(f"{name}: expected an int{unit}, got {type(value).__name__}") from None
+
+
+def check_bytes(name: str, value: int, minimum: int) -> int:
+    number = check_int(name, value, " (bytes)")
     if not minimum <= number <= UINT64_MAX:
         raise ValueError(f"{name}: expected at least {minimum} and at most 2**64 - 1 bytes, got {number}")
     return number

@@ -81,11 +81,11 @@ def trace_start(device: _devices.AnyDevice, path: str | os.PathLike[str]) -> Non
     """Records every use of every managed tensor to the text file ``path``, until :func:`trace_stop`.
 
     :raises OSError: the file cannot be written.
-    :raises RuntimeError: LMS is not enabled.
+    :raises RuntimeError: LMS is not enabled, or a trace is being recorded.
     """
     name = _arguments.check_path(path)
     pager = _enabled_pager(device)
-    with open(name, "wb"):  # for Python's own error
+    with open(name, "ab"):  # for Python's own error; a trace that is being recorded to there stays
         pass
     _library.check(_library.load().lms_trace_start(pager, name))
 

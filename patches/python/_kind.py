@@ -26,7 +26,7 @@ class Kind(abc.ABC):
 
     @abc.abstractmethod
     def count(self) -> int:
-        """How many devices of the kind there are."""
+        """What every index of a device of the kind is below."""
 
     def label(self, index: int) -> str:
         return self.name

@@ -177,9 +177,10 @@ def pagers() -> list[int]:
     return [handle for handle in map(pager, devices()) if handle is not None]
 
 
-def owner(address: int) -> int | None:
-    """The pager whose block contains ``address``, or None."""
-    return next((handle for handle in pagers() if load().lms_owns(handle, address)), None)
+def owner(address: int, among: list[int] | None = None) -> int | None:
+    """The pager, of ``among`` or of all, whose block contains ``address``, or None."""
+    handles = pagers() if among is None else among
+    return next((handle for handle in handles if load().lms_owns(handle, address)), None)
 
 
 def pin(pager: int, address: int, write: bool) -> PinToken | None:

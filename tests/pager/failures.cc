@@ -139,8 +139,10 @@ CASE(store_that_fills_up) {
   check_all(blocks, 4 * block_bytes);
   CHECK_EQ(statistic(pager, "away_bytes.current"), 0);
   CHECK_EQ(statistic(pager, "away_bytes.peak"), reclaimed + more);
+  CHECK_EQ(statistic(pager, "store_bytes.peak"), reclaimed + more);
   lms_reset_peaks(pager);
   CHECK_EQ(statistic(pager, "away_bytes.peak"), 0);
+  CHECK_EQ(statistic(pager, "store_bytes.peak"), statistic(pager, "store_bytes.current"));
 }
 
 CASE(fault_while_the_store_is_full) {

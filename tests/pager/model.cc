@@ -476,6 +476,7 @@ class Model {
     CHECK(now["away_bytes.peak"] <= now["allocated_bytes.peak"]);
     CHECK_EQ(now["device_bytes.current"], now["resident_bytes.current"] + now["cached_bytes.current"]);
     CHECK_EQ(now["store_bytes.current"], now["away_bytes.current"] + now["clean_bytes.current"]);
+    CHECK(now["store_bytes.current"] <= now["store_bytes.peak"]);
     CHECK(now["pinned_bytes.current"] >= pinned);  // a block that was faulted in stays pinned for a while
     CHECK(now["pinned_bytes.current"] + now["protected_bytes.current"] + now["inactive_bytes.current"] <=
           now["resident_bytes.current"]);

@@ -168,6 +168,61 @@ def check_set_lms_enabled() -> None:
     assert stat("allocated_bytes.current") == before
 
 
+def check_counters_of_the_older_implementation() -> None:
+    """All twenty functions, for eight tensors of 4 MiB under a limit of four of them."""
+    simulate()
+    enable(16 * MIB)
+    with tf.device("GPU:0"):
+        tf.constant([1.0])  # makes the device, and what TensorFlow's own allocator takes for it
+        stock = tf.config.experimental.get_memory_info("GPU:0")
+        requests = tf.experimental.get_num_allocs(0)
+        tensors = [tf.constant(data(i)) for i in range(8)]
+    expected = {
+        "get_num_allocs": requests + 8,
+        "get_bytes_in_use": 16 * MIB + stock["current"],
+        "get_peak_bytes_in_use": 16 * MIB + stock["peak"],
+        "get_bytes_active": 0,
+        "get_peak_bytes_active": 16 * MIB,
+        "get_bytes_inactive": 16 * MIB,
+        "get_bytes_reclaimed": 16 * MIB,
+        "get_current_bytes_reclaimed": 16 * MIB,
+        "get_peak_bytes_reclaimed": 16 * MIB,
+        "get_num_single_reclaims": 4,
+        "get_num_full_reclaims": 0,
+        "get_num_defragmentations": 0,
+        "get_bytes_defragged": 0,
+    }
+    assert {name: getattr(tf.experimental, name)(0) for name in expected} == expected
+    own = tf.experimental.get_largest_alloc_size(0)
+    assert 0 < own <= tf.experimental.get_bytes_reserved(0) - 16 * MIB <= tf.experimental.get_bytes_limit(0)
+    assert tf.experimental.get_bytes_reserved(0) <= tf.experimental.get_peak_bytes_reserved(0)
+    assert tf.experimental.get_bytes_reservable_limit(0) == 0
+    assert tf.experimental.get_gpu_host_bytes_in_use(0) >= 16 * MIB
+    for index, tensor in enumerate(tensors):
+        same(tensor, data(index))
+    # Each that was away came back, and another left for it.
+    assert tf.experimental.get_num_single_reclaims(0) >= 8
+    assert tf.experimental.get_bytes_reclaimed(0) == tf.experimental.get_num_single_reclaims(0) * 4 * MIB
+    assert tf.experimental.get_current_bytes_reclaimed(0) == 16 * MIB
+    # Copies of what came back are kept as well.
+    in_use = tf.experimental.get_gpu_host_bytes_in_use(0)
+    assert 16 * MIB + stat("clean_bytes.current") <= in_use <= tf.experimental.get_gpu_host_peak_bytes_in_use(0)
+
+
+def check_a_gpu_that_the_program_switches_itself() -> None:
+    simulate()
+    tf.config.experimental.set_lms_limit(16 * MIB)
+    tf.config.experimental.set_lms_enabled(True)
+    with tf.device("GPU:0"):
+        tensor = copied(tf.constant(data(1)))
+    tf.lms.enable("gpu:0", limit=32 * MIB, min_size=2 * MIB)
+    tf.config.experimental.set_lms_limit(8 * MIB)
+    assert stat("limit_bytes") == 32 * MIB
+    tf.config.experimental.set_lms_enabled(False)
+    assert tf.lms.is_enabled("gpu:0")
+    same(tensor, data(1))
+
+
 def check_relief_of_the_stock_allocator() -> None:
     """What is below min_size comes from BFC, for which the pager makes room when the device has none left."""
     simulate(memory=128 * MIB)

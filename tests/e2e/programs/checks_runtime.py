@@ -11,7 +11,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
-from common import MIB, directory, in_fork
+from common import MIB, directory, in_fork, raises
 from support import away, data, enable, models, no_faults, page_out, pressure, python, same, stat
 from torch.utils.checkpoint import checkpoint, checkpoint_sequential
 
@@ -329,6 +329,11 @@ def check_trace() -> None:
         path = os.path.join(folder, "trace")
         torch.lms.trace_start("cpu", path)
         train(1)
+        written = os.path.getsize(path)
+        assert written > 0
+        with raises(RuntimeError, "a trace is being recorded"):
+            torch.lms.trace_start("cpu", path)
+        assert os.path.getsize(path) >= written  # it goes on
         torch.lms.trace_stop("cpu")
         with open(path) as file:
             lines = [line.split() for line in file]

@@ -7,8 +7,9 @@ those of the run without LMS, to the bit where TensorFlow itself is deterministi
 
 Every size is in bytes. Every function may be called from any thread, at any time, with live tensors around, before
 devices exist or after. A wrong argument raises :class:`TypeError` or :class:`ValueError` that names it. Devices:
-``"cpu"``, and in a build with CUDA ``"gpu:0"``, ``"gpu:1"`` and so on, each with a limit of its own; TensorFlow's
-longer names mean the same. All CPU devices of a process are one memory with one limit.
+``"cpu"``, and in a build with CUDA ``"gpu:0"``, ``"gpu:1"`` and so on, each with a limit of its own. A GPU's number is
+that of ``tf.config.list_physical_devices("GPU")``, whatever is visible or divided, and not that of a logical device:
+``"/device:GPU:0"`` is a :class:`ValueError`. All CPU devices of a process are one memory with one limit.
 
 ``tf.config.experimental.set_lms_enabled(True)`` is about all devices at once, and has less to say.
 """
@@ -57,9 +58,10 @@ _lock = threading.RLock()  # serialises enable and disable
 def _switched() -> None:
     """Wraps what has to be while LMS is enabled for some device, or is going to be, and nothing else."""
     with _lock:
-        wanted = _library.load().lms_tensorflow_enabled() == 1
-        _handout.watch(wanted or any(_library.enabled(device) for device in _library.devices()))
-        shut_down_at_exit()
+        active = _library.load().lms_tensorflow_enabled() == 1 or any(map(_library.enabled, _library.devices()))
+        _handout.watch(active)
+        if active:
+            shut_down_at_exit()
 
 
 def enable(
@@ -75,10 +77,13 @@ def enable(
 
     Tensors that exist already keep their memory; LMS manages what is allocated from now on.
 
+    A GPU gets its devices with the first operation. Before that only the arguments are looked at; what the GPU, its
+    driver or the store's directory cannot do is then an error of that operation, a :class:`tf.errors.OpError`.
+
     :param device: ``"cpu"``, ``"gpu"``, which is the first one, or ``"gpu:N"``.
     :param limit: bytes that managed tensors may occupy in the device's memory, at least 0. It is passed only while
-        everything resident is in use; by how much is in :func:`stats`. None, which is for GPUs: what TensorFlow may use
-        of the device.
+        everything resident is in use; by how much is in :func:`stats`. None, which is for GPUs: what is free
+        on the GPU when it gets its devices, less 5 %.
     :param min_size: bytes from which on a tensor is managed, at least 1; smaller ones use the stock allocator. None is
         64 KiB on ``"cpu"`` and 1 MiB on a GPU.
     :param store: an existing directory in which a file holds what is paged out, or None to hold it in host memory. On

@@ -24,15 +24,17 @@ PREFIX = "lms_tensorflow_"  # of the C functions
 FUNCTIONS = {  # that only TensorFlow's library has
     "lms_tensorflow_set_enabled": (ctypes.c_int, [ctypes.c_int]),
     "lms_tensorflow_enabled": (ctypes.c_int, []),
-    "lms_tensorflow_set_limit": (ctypes.c_int, [ctypes.c_uint64, ctypes.c_uint64]),
+    "lms_tensorflow_set_limit": (ctypes.c_int, [ctypes.c_uint64]),
     "lms_tensorflow_pin_dlpack": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
     "lms_tensorflow_watch_buffers": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),
 }
 FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 _LIBRARIES = ("libtensorflow_lms.so", "libtensorflow_framework.so.2")  # the graft's own, or a full build's
-# "cpu", "GPU:1", "/device:GPU:1", "/job:localhost/replica:0/task:0/device:GPU:1", "/physical_device:GPU:1"
-_NAME = re.compile(r"(?:.*/)?(?:(?:physical_)?device:)?([a-z_]+)(?::(\d+))?", re.IGNORECASE)
+_MOST_GPUS = 64  # that the library has room for
+# "cpu", "GPU:1", "/physical_device:GPU:1"; with a first group, so a logical device: "/GPU:1", "/device:GPU:1",
+# "/job:localhost/replica:0/task:0/device:GPU:1"
+_NAME = re.compile(r"(?:/?physical_device:|(.*/(?:device:)?|device:))?([a-z_]+)(?::(\d+))?", re.IGNORECASE)
 
 
 def out_of_memory(message: str) -> errors.ResourceExhaustedError:
@@ -60,7 +62,7 @@ class Cpu(Kind):
 
 
 class Gpu(Kind):
-    """A GPU, by its index among those that the process sees."""
+    """A GPU, by CUDA's number, which physical devices have: logical ones count what is visible, and its parts."""
 
     name = "gpu"
     libraries = _LIBRARIES
@@ -76,7 +78,7 @@ class Gpu(Kind):
         return requested or 0
 
     def count(self) -> int:
-        return len(config.list_physical_devices("GPU"))
+        return _MOST_GPUS  # to ask how many there are would start CUDA
 
     def label(self, index: int) -> str:
         return f"gpu:{index}"
@@ -85,8 +87,9 @@ class Gpu(Kind):
         return (index,)
 
     def prepare(self, index: int) -> None:
-        if index >= self.count():
-            raise ValueError(f"device: 'gpu:{index}' does not exist; TensorFlow sees {self.count()} GPU(s)")
+        found = gpus()
+        if index not in found:
+            raise ValueError(f"device: 'gpu:{index}' does not exist; TensorFlow sees {len(found)} GPU(s)")
 
     def settle(self, index: int) -> None:
         from . import _library
@@ -99,18 +102,41 @@ class Gpu(Kind):
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Cpu(), Gpu())}
 
 
-def parse(device: AnyDevice) -> tuple[str, int | None]:
-    """The type, in lower case, and the index of any device.
+def gpus() -> list[int]:
+    """The numbers of the GPUs that TensorFlow sees, those included that the program hides from it. Starts CUDA."""
+    return [index for _, index in map(parse, config.list_physical_devices("GPU")) if index is not None]
 
-    :raises TypeError, ValueError: it is not one.
-    """
+
+def _match(device: AnyDevice) -> re.Match[str]:
     name = getattr(device, "name", device)
     if not isinstance(name, str):
         raise TypeError(f"device: expected a str or one of TensorFlow's devices, got {type(device).__name__}")
     found = _NAME.fullmatch(name)
     if found is None:
-        raise ValueError(f"device: {name!r} is not a device's name, such as 'cpu', 'GPU:0' or '/device:GPU:0'")
-    return found[1].lower(), None if found[2] is None else int(found[2])
+        raise ValueError(f"device: {name!r} is not a device's name, such as 'cpu' or 'gpu:0'")
+    return found
+
+
+def type_of(device: AnyDevice) -> str:
+    """The type of any device, physical or logical, in lower case.
+
+    :raises TypeError, ValueError: it is not one.
+    """
+    return _match(device)[2].lower()
+
+
+def parse(device: AnyDevice) -> tuple[str, int | None]:
+    """The type, in lower case, and the number of any physical device. All CPU devices are one.
+
+    :raises TypeError, ValueError: it is not one.
+    """
+    found, name = _match(device), type_of(device)
+    if found[1] is not None and name == "gpu":
+        raise ValueError(
+            f"device: {found[0]!r} is a logical device, whose number need not be its GPU's: say 'gpu:N', with N from "
+            "the names that tf.config.list_physical_devices('GPU') gives"
+        )
+    return name, None if found[3] is None else int(found[3])
 
 
 def find(device: AnyDevice) -> Device:

@@ -216,8 +216,9 @@ class Pins:
 
     def __init__(self, tensors: Any) -> None:
         self._pins: list[tuple[int, _library.PinToken]] = []
+        self._pagers = _library.pagers()
         try:
-            for value in tensors:
+            for value in tensors if self._pagers else ():
                 for tensor in _eager_tensors(value):
                     self._add(tensor)
         except BaseException:
@@ -225,14 +226,13 @@ class Pins:
             raise
 
     def _add(self, tensor: ops.EagerTensor) -> None:
-        name, index = _devices.parse(tensor.backing_device)
-        kind = _devices.KINDS.get(name)
-        if kind is None:
+        name = _devices.type_of(tensor.backing_device)
+        if name not in _devices.KINDS:
             return
-        pager = _library.pager(Device(kind, kind.index(index)))
         address = _address_on_host(tensor) if name == "cpu" else address_on_device(tensor)
-        token = _library.pin(pager, address, True) if pager is not None and address != 0 else None
-        if token is not None:
+        pager = _library.owner(address, self._pagers)  # which the number of a logical GPU would not tell
+        token = None if pager is None else _library.pin(pager, address, True)
+        if pager is not None and token is not None:
             self._pins.append((pager, token))
 
     def end(self) -> None:

@@ -22,8 +22,10 @@ def set_lms_enabled(lms_enabled: bool) -> None:
     """
     _arguments.check_bool("lms_enabled", lms_enabled)
     with _lock:
-        _library.check(_library.load().lms_tensorflow_set_enabled(int(lms_enabled)))
-        _switched()
+        try:
+            _library.check(_library.load().lms_tensorflow_set_enabled(int(lms_enabled)))
+        finally:  # a device that could not be switched off is still watched
+            _switched()
 
 
 def get_lms_enabled() -> bool:
@@ -36,13 +38,15 @@ def set_lms_limit(limit: int) -> None:
 
     What more they need is paged out. Applies at once to what :func:`set_lms_enabled` or a session has enabled.
 
-    :param limit: bytes, at least 0. 0, which it is at first: the limit of TensorFlow's own allocator.
+    :param limit: bytes, at least 0. 0, which it is at first: on a GPU what is free there, less 5 %; on the CPU the limit
+        of TensorFlow's own allocator.
     :raises OSError: the store could not be written; what was to leave is still resident, and the limit is as before.
+    :raises RuntimeError: 0, for a CPU whose own allocator has no limit; or a GPU has failed.
     """
     global _limit
     limit = _arguments.check_bytes("limit", limit, 0)
     with _lock:
-        _library.check(_library.load().lms_tensorflow_set_limit(limit, 0))
+        _library.check(_library.load().lms_tensorflow_set_limit(limit))
         _limit = limit
 
 

@@ -5,16 +5,15 @@ events counts since the device was made, or LMS was first enabled for it. :func:
 the CPU too.
 
 :raises TypeError: the index is not an int.
-:raises ValueError: TensorFlow sees no such GPU.
-:raises RuntimeError: this build of TensorFlow has no LMS for GPUs, or no operation has used the GPU yet.
+:raises ValueError: TensorFlow sees no such GPU, or this build of TensorFlow has no LMS for GPUs.
+:raises RuntimeError: no operation has used the GPU yet.
 """
 
 from __future__ import annotations
 
 import ctypes
-import operator
 
-from . import _devices, _library
+from . import _arguments, _devices, _library
 from ._kind import Device
 
 __all__ = [
@@ -54,20 +53,10 @@ _OF_ALLOCATOR = (
 _OF_HOST = ("bytes_in_use", "peak_bytes_in_use")
 
 
-def _index(name: str, value: int) -> int:
-    try:
-        if isinstance(value, bool):
-            raise TypeError
-        return operator.index(value)
-    except TypeError:
-        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
-
-
 def _gpu(gpu_id: int) -> Device:
-    index, kind = _index("gpu_id", gpu_id), _devices.KINDS["gpu"]
-    count = kind.count()
-    if not 0 <= index < count:
-        raise ValueError(f"gpu_id: GPU {index} does not exist; TensorFlow sees {count} GPU(s)")
+    index, found = _arguments.check_int("gpu_id", gpu_id), _devices.gpus()
+    if index not in found:
+        raise ValueError(f"gpu_id: GPU {index} does not exist; TensorFlow sees {len(found)} GPU(s)")
     return _devices.find(f"gpu:{index}")
 
 
@@ -83,7 +72,7 @@ def _of_allocator(name: str, gpu_id: int) -> int:
 
 
 def _of_host(name: str, numa_node: int) -> int:
-    node = _index("numa_node", numa_node)
+    node = _arguments.check_int("numa_node", numa_node)
     if node < 0:
         raise ValueError(f"numa_node: expected at least 0, got {node}")
     _gpu(0)  # page-locked memory is what GPUs copy to
@@ -114,7 +103,7 @@ def get_peak_bytes_in_use(gpu_id: int) -> int:
 
 
 def get_largest_alloc_size(gpu_id: int) -> int:
-    """The bytes of the largest request."""
+    """The bytes of the largest request to TensorFlow's own allocator, which gets those that LMS does not manage."""
     return _of_allocator("largest_alloc_size", gpu_id)
 
 

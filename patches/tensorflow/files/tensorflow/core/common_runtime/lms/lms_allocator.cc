@@ -50,6 +50,7 @@ class AllocatorBase : public Allocator {
       return stock_->AllocateRaw(alignment, bytes, attributes);
     }
     lms::Pager* pager = memory_->pager.load(std::memory_order_relaxed);
+    refusal.clear();
     if (bytes >= memory_->min_size.load(std::memory_order_relaxed) && alignment <= largest_alignment) {
       void* address = nullptr;
       const lms::Status status = pager->allocate(bytes, &address, memory_->stream);
@@ -58,6 +59,10 @@ class AllocatorBase : public Allocator {
         return nullptr;
       }
       return address;
+    }
+    if (!pager->backend().asynchronous()) {
+      // What a BFC of the CPU may have is a number of its own, which paging out does not change.
+      return stock_->AllocateRaw(alignment, bytes, attributes);
     }
     void* address = allocate_now(alignment, bytes, attributes);
     // An allocator that grows asks the device for more than a request takes.

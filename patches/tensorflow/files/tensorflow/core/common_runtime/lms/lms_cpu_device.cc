@@ -104,9 +104,11 @@ class CpuDeviceFactory : public tensorflow::DeviceFactory {
     bool enabled = false;
     lms::Status status = wanted(options.config, &enabled);
     if (status.ok() && enabled) {
-      status = enable_cpu_as_requested();
-      if (status.ok() && take_over_gpus != nullptr) {
+      if (take_over_gpus != nullptr) {
         status = take_over_gpus();  // whose devices are made next
+      }
+      if (status.ok()) {
+        status = enable_cpu_as_requested();
       }
     }
     if (!status.ok()) {
@@ -155,12 +157,14 @@ lms_status lms_tensorflow_cpu_enable(const lms_options* options, uint64_t min_si
   auto* pager = reinterpret_cast<lms::Pager*>(handle);
   if (memory.pager.load() == nullptr) {
     if (!lms_tensorflow::add_pager(pager)) {
+      lms_shutdown(handle);
       return lms_fail(LMS_UNSUPPORTED, "too many devices use LMS");
     }
     memory.pager.store(pager, std::memory_order_release);
   }
   memory.min_size.store(min_size, std::memory_order_relaxed);
   memory.enabled.store(true, std::memory_order_release);
+  lms_tensorflow::cpu_was_switched();
   return LMS_OK;
 }
 
@@ -175,6 +179,7 @@ lms_status lms_tensorflow_cpu_disable(void) {
     return status;
   }
   memory.enabled.store(false);
+  lms_tensorflow::cpu_was_switched();
   lms_shutdown(lms_tensorflow_cpu_pager());
   return LMS_OK;
 }

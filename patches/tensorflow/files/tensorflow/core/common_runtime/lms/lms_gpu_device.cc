@@ -94,7 +94,7 @@ struct Gpu {
   std::atomic<std::uint64_t> min_size{0};
   std::atomic<bool> enabled{false};
   // What follows is guarded by switching().
-  stream_executor::StreamExecutor* executor = nullptr;  // null while there is no device on it
+  stream_executor::StreamExecutor* executor = nullptr;  // null until there is a device on it
   bool grows = false;  // its stock allocator leaves free memory on the device
   int numa_node = 0;
   bool requested = false;  // was enabled as the program requested, and follows that
@@ -171,6 +171,7 @@ lms_status enable(int index, lms_options options, std::uint64_t min_size) {
   if (first) {
     auto* pager = reinterpret_cast<lms::Pager*>(handle);
     if (!add_pager(pager)) {
+      lms_shutdown(handle);
       return lms_fail(LMS_UNSUPPORTED, "too many devices use LMS");
     }
     gpu.pager.store(pager, std::memory_order_release);
@@ -216,7 +217,7 @@ lms::Status enable_as_requested(int index) {
   lms_options options = {};
   options.struct_size = sizeof(options);
   options.limit = requested_limit() != 0 ? requested_limit() : what_is_free;
-  const lms_status status = enable(index, options, requested_min_size() != 0 ? requested_min_size() : least_by_default);
+  const lms_status status = enable(index, options, least_by_default);
   gpu.requested = gpu.requested || status == LMS_OK;
   return last_failure(status);
 }
@@ -488,7 +489,9 @@ class GpuDeviceFactory final : public tensorflow::BaseGPUDeviceFactory {
       lms::Status status;
       if (gpu.later != nullptr) {
         status = last_failure(lms_tensorflow::enable(device.gpu_id(), gpu.later->options, gpu.later->min_size));
-        gpu.later.reset();
+        if (status.ok()) {
+          gpu.later.reset();  // otherwise the next try fails in the same way, instead of doing without LMS
+        }
       } else if (enabled && !gpu.enabled.load()) {
         status = enable_as_requested(device.gpu_id());
       }
@@ -537,10 +540,17 @@ lms::Status take_over_gpus() {
 lms::Status enable_gpus_as_requested() {
   lms::Status status = take_over_gpus();
   const std::lock_guard<std::mutex> guard(switching());
+  std::vector<int> enabled;
   for (int index = 0; index < most_gpus && status.ok(); ++index) {
     const Gpu& gpu = *gpu_at(index);
     if (gpu.executor != nullptr && !gpu.enabled.load()) {
       status = enable_as_requested(index);
+      enabled.push_back(index);
+    }
+  }
+  for (const int index : enabled) {
+    if (!status.ok()) {
+      static_cast<void>(disable(index));
     }
   }
   return status;
@@ -589,7 +599,9 @@ lms_status lms_tensorflow_gpu_enable(int index, const lms_options* options, uint
   }
   const std::lock_guard<std::mutex> guard(switching());
   if (gpu->executor != nullptr) {
-    return enable(index, *options, min_size);
+    const lms_status enabled = enable(index, *options, min_size);
+    gpu->requested = gpu->requested && enabled != LMS_OK;
+    return enabled;
   }
   auto later = std::make_unique<Settings>();
   later->options = *options;
@@ -653,8 +665,9 @@ int lms_tensorflow_gpu_counters(int index, int64_t* values) {
       sums[2] += found->peak_bytes_in_use;
       sums[3] = std::max<std::int64_t>(sums[3], found->largest_alloc_size);
       sums[4] += found->bytes_limit ? *found->bytes_limit : 0;
-      sums[5] += found->bytes_reserved;
-      sums[6] += found->peak_bytes_reserved;
+      // BFC's are in pool_bytes, the asynchronous allocator's in the others.
+      sums[5] += found->pool_bytes.value_or(found->bytes_reserved);
+      sums[6] += found->peak_pool_bytes.value_or(found->peak_bytes_reserved);
       sums[7] += found->bytes_reservable_limit ? *found->bytes_reservable_limit : 0;
     }
   }
@@ -675,8 +688,9 @@ int lms_tensorflow_gpu_host_counters(int numa_node, int64_t* values) {
     any = true;
     lms::Pager* pager = gpu.pager.load();
     if (pager != nullptr && gpu.numa_node == numa_node) {
-      in_use += static_cast<std::int64_t>(pager->statistics().store_bytes);
-      peak += static_cast<std::int64_t>(pager->statistics().away_bytes_peak);
+      const lms::Statistics ours = pager->statistics();
+      in_use += static_cast<std::int64_t>(ours.store_bytes);
+      peak += static_cast<std::int64_t>(ours.store_bytes_peak);
     }
   }
   if (!any) {

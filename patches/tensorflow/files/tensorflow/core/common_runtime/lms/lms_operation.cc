@@ -66,8 +66,11 @@ const Known* find(const void* address, std::size_t count) {
 struct Traits {
   bool uses_data = true;    // of its inputs; otherwise it hands tensors on, or looks at their shapes
   bool uses_lists = false;  // the elements of a list of tensors
+  bool makes_elements = false;  // of a list, in memory that it allocates itself
+  bool writes_inputs = false;   // whoever else refers to them
   bool writes_variables = true;
   bool is_list = false;  // lists show their elements to those that use them
+  bool reads_array = false;  // a TensorArray, which does not
   bool sends = false;    // to another process, by system calls that nobody announces
 };
 
@@ -120,6 +123,23 @@ const Names& names_of_list_readers() {
   return names;
 }
 
+const Names& names_of_list_makers() {
+  static const Names& names = *new Names{"AddN",
+                                         "TensorListFromTensor",
+                                         "TensorListScatter",
+                                         "TensorListScatterIntoExistingList",
+                                         "TensorListScatterV2",
+                                         "TensorListSplit",
+                                         "ZerosLike"};
+  return names;
+}
+
+// Their output is their first input's buffer, written without asking who else has it.
+const Names& names_of_writers() {
+  static const Names& names = *new Names{"_ParallelConcatUpdate", "InplaceAdd", "InplaceSub", "InplaceUpdate"};
+  return names;
+}
+
 // Operations on resource variables that do not write them. One that is missing costs a copy that could be avoided.
 const Names& names_of_variable_readers() {
   static const Names& names = *new Names{"ReadVariableOp", "ResourceGather", "ResourceGatherNd"};
@@ -133,19 +153,26 @@ std::string task_of(const OpKernel& kernel, const char* attribute) {
   return name.substr(0, name.find("/device:"));
 }
 
+// Of functions that were compiled into one kernel, by XLA or TensorRT. It names them in an attribute all the same.
+bool is_cluster(const std::string& type) {
+  return type.compare(0, 3, "Xla") == 0 || type.compare(0, 4, "_Xla") == 0 || type == "TRTEngineOp";
+}
+
 Traits read_traits(const OpKernel& kernel) {
   const std::string& type = kernel.type_string();
   Traits traits;
   traits.uses_data = names_of_handlers().count(type) == 0;
   traits.uses_lists = names_of_list_readers().count(type) != 0;
   traits.writes_variables = names_of_variable_readers().count(type) == 0;
-  traits.is_list = type.compare(0, 10, "TensorList") == 0;
+  traits.makes_elements = names_of_list_makers().count(type) != 0;
+  traits.writes_inputs = names_of_writers().count(type) != 0;
+  traits.is_list = traits.uses_lists || traits.makes_elements || type.compare(0, 10, "TensorList") == 0;
+  traits.reads_array = type.compare(0, 15, "TensorArrayRead") == 0;
   if (type == "_Send" || type == "_HostSend") {
     traits.sends = task_of(kernel, "send_device") != task_of(kernel, "recv_device");
   }
-  // One that calls functions hands its inputs on to their operations, and would otherwise pin a whole model. A cluster
-  // that XLA compiled is one kernel.
-  if (type.compare(0, 3, "Xla") != 0 && type.compare(0, 4, "_Xla") != 0) {
+  // One that calls functions hands its inputs on to their operations, and would otherwise pin a whole model.
+  if (!is_cluster(type)) {
     for (const auto& attribute : kernel.def().attr()) {
       if (attribute.second.has_func() || attribute.second.list().func_size() > 0) {
         traits.uses_data = false;
@@ -186,6 +213,25 @@ const void* address_of(const Tensor& tensor) {
 bool may_be_forwarded(const Tensor& tensor) {
   const tensorflow::TensorBuffer* buffer = tensorflow::DMAHelper::buffer(&tensor);
   return buffer->RefCountIsOne() && const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->RefCountIsOne();
+}
+
+// Calls visit(element) with those of the lists in `tensor`, if that is what it has.
+template <typename Visit>
+void for_each_element(const Tensor& tensor, const Visit& visit) {
+#if LMS_HAS_TENSOR_LIST
+  if (tensor.dtype() == tensorflow::DT_VARIANT && tensor.IsInitialized()) {
+    const auto variants = tensor.flat<tensorflow::Variant>();
+    for (int64_t number = 0; number < variants.size(); ++number) {
+      const auto* list = variants(number).get<tensorflow::TensorList>();
+      for (std::size_t item = 0; list != nullptr && item < list->tensors().size(); ++item) {
+        visit(list->tensors()[item]);
+      }
+    }
+  }
+#else
+  static_cast<void>(tensor);
+  static_cast<void>(visit);
+#endif
 }
 
 // The number by which a handle of a variable is known. The older releases have the standard library's type index.
@@ -248,6 +294,8 @@ lms::Status Operation::pin(const void* address, bool write) {
 
 lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
   const Traits& traits = traits_of(*kernel);
+  makes_elements_ = traits.makes_elements;
+  reads_array_ = traits.reads_array;
   if (traits.sends && context->num_inputs() == 1 && context->has_input(0)) {
     const void* address = address_of(context->input(0));
     const Known* found = find(address, count_);
@@ -268,7 +316,13 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
     }
     const Tensor& input = context->input(index);
     if (const void* address = address_of(input)) {
-      status = pin(address, may_be_forwarded(input));
+      const bool write = traits.writes_inputs || may_be_forwarded(input);
+      status = pin(address, write);
+      // It may be forwarded after all when whoever else has the buffer lets it go meanwhile, and nothing could repair
+      // a write to what was pinned for reading: then this operation has it twice.
+      if (!write && some_lack_faults && find(address, count_) != nullptr) {
+        read_.push_back(input);
+      }
     } else if (input.dtype() == tensorflow::DT_RESOURCE && input.IsInitialized()) {
       const auto handles = input.flat<tensorflow::ResourceHandle>();
       for (int64_t number = 0; number < handles.size() && status.ok(); ++number) {
@@ -284,18 +338,13 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
           status = pin(address_of(*variable->tensor()), traits.writes_variables);
         }
       }
-    }
-#if LMS_HAS_TENSOR_LIST
-    else if (traits.uses_lists && input.dtype() == tensorflow::DT_VARIANT && input.IsInitialized()) {
-      const auto variants = input.flat<tensorflow::Variant>();
-      for (int64_t number = 0; number < variants.size(); ++number) {
-        const auto* list = variants(number).get<tensorflow::TensorList>();
-        for (std::size_t item = 0; list != nullptr && item < list->tensors().size() && status.ok(); ++item) {
-          status = pin(address_of(list->tensors()[item]), /*write=*/false);
+    } else if (traits.uses_lists) {
+      for_each_element(input, [this, &status](const Tensor& element) {
+        if (status.ok()) {
+          status = pin(address_of(element), /*write=*/false);
         }
-      }
+      });
     }
-#endif
   }
   return status.ok() && some_lack_faults && !traits.is_list ? hold_kept(*context, into_resource) : status;
 }
@@ -325,21 +374,39 @@ void Operation::leave() {
   }
 }
 
+void Operation::show(const Tensor& output) {
+  const void* address = address_of(output);
+  const Known* found = find(address, count_);
+  if (found == nullptr) {
+    return;
+  }
+  if (reads_array_ && !may_be_forwarded(output) && !found->pager->backend().serves_faults()) {
+    // The array has it still. It is resident, since nobody has seen it, or held: this cannot fail.
+    static_cast<void>(found->pager->hold(address));
+  } else {
+    found->pager->mark_seen(address, stream_of(found->pager));
+  }
+}
+
 void Operation::finish(OpKernelContext* context) {
   for (int index = 0; index < context->num_outputs(); ++index) {
     if (tensorflow::IsRefType(context->expected_output_dtype(index))) {
       continue;
     }
     const Tensor* output = context->mutable_output(index);
-    const void* address = output != nullptr ? address_of(*output) : nullptr;
-    if (const Known* found = find(address, count_)) {
-      found->pager->mark_seen(address, stream_of(found->pager));
+    if (output == nullptr) {
+      continue;
+    }
+    show(*output);
+    if (makes_elements_) {
+      for_each_element(*output, [this](const Tensor& element) { show(element); });
     }
   }
   for (const Held& held : pins_) {
     held.pager->unpin(held.pin, stream_of(held.pager));
   }
   pins_.clear();
+  read_.clear();
 }
 
 }  // namespace lms_tensorflow

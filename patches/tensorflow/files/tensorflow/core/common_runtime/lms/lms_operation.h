@@ -3,6 +3,7 @@
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LMS_OPERATION_H_
 
 #include <cstddef>
+#include <vector>
 
 #include "absl/container/inlined_vector.h"
 #include "tensorflow/core/common_runtime/lms/pager/pager.h"
@@ -10,6 +11,7 @@
 namespace tensorflow {
 class OpKernel;
 class OpKernelContext;
+class Tensor;
 }  // namespace tensorflow
 
 namespace lms_tensorflow {
@@ -43,6 +45,7 @@ class Operation {
   lms::Status pin(const void* address, bool write);
   lms::Status pin_inputs(tensorflow::OpKernel* kernel, tensorflow::OpKernelContext* context);
   lms::Status hold_kept(const tensorflow::OpKernelContext& context, bool into_resource);
+  void show(const tensorflow::Tensor& output);
 
   struct Held {
     lms::Pager* pager;
@@ -51,7 +54,10 @@ class Operation {
   lms::Pager* own_;
   lms::StreamId stream_;
   std::size_t count_;  // of pagers when it began
+  bool makes_elements_ = false;
+  bool reads_array_ = false;
   absl::InlinedVector<Held, 8> pins_;
+  std::vector<tensorflow::Tensor> read_;  // of a device without faults, pinned for reading
 };
 
 }  // namespace lms_tensorflow

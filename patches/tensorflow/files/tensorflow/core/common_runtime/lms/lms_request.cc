@@ -11,6 +11,7 @@
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/lms/lms_gpu.h"
 #include "tensorflow/core/common_runtime/lms/lms_tensorflow.h"
+#include "tensorflow/core/common_runtime/lms/pager/pager.h"
 #include "tensorflow/core/util/env_var.h"
 
 namespace lms_tensorflow {
@@ -20,7 +21,6 @@ constexpr int undecided = -1;
 
 std::atomic<int> decision{undecided};
 std::atomic<std::uint64_t> limit{0};
-std::atomic<std::uint64_t> min_size{0};
 constexpr std::uint64_t cpu_min_size = std::uint64_t{64} << 10;
 std::atomic<bool> cpu_is_ours{false};  // was enabled here, and follows the limit and the decision
 
@@ -54,14 +54,36 @@ lms::Status last_failure(lms_status status) {
   return status == LMS_OK ? lms::Status() : lms::Status(status, lms_last_error());
 }
 
+lms::Status no_limit() {
+  return lms::Status(LMS_UNSUPPORTED,
+                     "there is no GPU, and the CPU has no limit: set TF_CPU_ALLOCATOR_USE_BFC=1 and "
+                     "TF_CPU_BFC_MEM_LIMIT_IN_MB before TensorFlow is imported, or call "
+                     "tf.config.experimental.set_lms_limit or tf.lms.enable('cpu', limit=...)");
+}
+
 lms::Status enable_cpu(std::uint64_t bytes) {
   lms_options options = {};
   options.struct_size = sizeof(options);
   options.limit = bytes;
-  const lms_status status =
-      lms_tensorflow_cpu_enable(&options, requested_min_size() != 0 ? requested_min_size() : cpu_min_size);
-  cpu_is_ours.store(cpu_is_ours.load() || status == LMS_OK);
+  const lms_status status = lms_tensorflow_cpu_enable(&options, cpu_min_size);
+  cpu_is_ours.store(status == LMS_OK);
   return last_failure(status);
+}
+
+// All of them, or none.
+lms::Status enable_as_requested() {
+  lms::Status status = take_over_gpus != nullptr ? take_over_gpus() : lms::Status();  // the one that refuses most often
+  const bool was_enabled = lms_tensorflow_cpu_enabled() != 0;
+  if (status.ok()) {
+    status = enable_cpu_as_requested();
+  }
+  if (status.ok() && enable_gpus_as_requested != nullptr) {
+    status = enable_gpus_as_requested();
+    if (!status.ok() && !was_enabled) {
+      static_cast<void>(lms_tensorflow_cpu_disable());
+    }
+  }
+  return status;
 }
 
 }  // namespace
@@ -98,7 +120,6 @@ lms::Status wanted(const tensorflow::ConfigProto& config, bool* out) {
 }
 
 std::uint64_t requested_limit() { return limit.load(); }
-std::uint64_t requested_min_size() { return min_size.load(); }
 
 lms::Status enable_cpu_as_requested() {
   const std::lock_guard<std::mutex> guard(switching());
@@ -115,11 +136,10 @@ lms::Status enable_cpu_as_requested() {
   if (gpu) {
     return {};
   }
-  return lms::Status(LMS_UNSUPPORTED,
-                     "there is no GPU, and the CPU has no limit: set TF_CPU_ALLOCATOR_USE_BFC=1 and "
-                     "TF_CPU_BFC_MEM_LIMIT_IN_MB before TensorFlow is imported, or call "
-                     "tf.config.experimental.set_lms_limit or tf.lms.enable('cpu', limit=...)");
+  return no_limit();
 }
+
+void cpu_was_switched() { cpu_is_ours.store(false); }
 
 }  // namespace lms_tensorflow
 
@@ -127,14 +147,10 @@ lms_status lms_tensorflow_set_enabled(int enabled) {
   using namespace lms_tensorflow;
   lms::Status status;
   if (enabled != 0) {
-    status = enable_cpu_as_requested();
-    if (status.ok() && enable_gpus_as_requested != nullptr) {
-      status = enable_gpus_as_requested();
-    }
+    status = enable_as_requested();
   } else {
     if (cpu_is_ours.load()) {
       status = last_failure(lms_tensorflow_cpu_disable());
-      cpu_is_ours.store(!status.ok());
     }
     if (status.ok() && disable_gpus != nullptr) {
       status = disable_gpus();
@@ -149,21 +165,27 @@ lms_status lms_tensorflow_set_enabled(int enabled) {
 
 int lms_tensorflow_enabled(void) { return lms_tensorflow::decision.load(); }
 
-lms_status lms_tensorflow_set_limit(uint64_t bytes, uint64_t least) {
+lms_status lms_tensorflow_set_limit(uint64_t bytes) {
   using namespace lms_tensorflow;
   const std::lock_guard<std::mutex> guard(switching());
   if (cpu_is_ours.load() && lms_tensorflow_cpu_enabled() != 0 && !has_gpu()) {
-    const lms_status status = lms_set_limit(lms_tensorflow_cpu_pager(), bytes != 0 ? bytes : bfc_limit());
-    if (status != LMS_OK) {
-      return status;
+    const std::uint64_t most = bytes != 0 ? bytes : bfc_limit();
+    if (most == 0) {
+      const lms::Status status = no_limit();
+      return lms_fail(status.code, status.message.c_str());
+    }
+    auto* pager = reinterpret_cast<lms::Pager*>(lms_tensorflow_cpu_pager());
+    const std::uint64_t earlier = pager->limit();
+    const lms::Status status = pager->set_limit(most);
+    if (!status.ok()) {
+      static_cast<void>(pager->set_limit(earlier));  // what is resident is no more than before
+      return lms_fail(status.code, status.message.c_str());
     }
   }
   const std::uint64_t earlier_limit = limit.exchange(bytes);
-  const std::uint64_t earlier_min_size = min_size.exchange(least);
   const lms::Status status = limit_gpus_as_requested != nullptr ? limit_gpus_as_requested() : lms::Status();
   if (!status.ok()) {
     limit.store(earlier_limit);
-    min_size.store(earlier_min_size);
     return lms_fail(status.code, status.message.c_str());
   }
   return LMS_OK;

@@ -20,13 +20,15 @@ bool asks_for_lms(const tensorflow::ConfigProto& config);
 // session asks for. LMS_INVALID_ARGUMENT: the session asks for what the program has disabled.
 lms::Status wanted(const tensorflow::ConfigProto& config, bool* out);
 
-// What lms_tensorflow_set_limit said, in bytes; 0: the device's own limit, or default size.
+// What lms_tensorflow_set_limit said, in bytes; 0: the device's own limit.
 std::uint64_t requested_limit();
-std::uint64_t requested_min_size();
 
 // Enables LMS for the CPU with the requested limit, or that of BFC. Does nothing when neither says one and there is a
 // GPU, or when the program enabled it itself. LMS_UNSUPPORTED: there is no GPU and no limit.
 lms::Status enable_cpu_as_requested();
+
+// The program enabled or disabled the CPU itself: what it requested for all devices is not for that one any more.
+void cpu_was_switched();
 
 }  // namespace lms_tensorflow
 

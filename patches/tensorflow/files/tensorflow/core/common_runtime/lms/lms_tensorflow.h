@@ -31,9 +31,9 @@ LMS_API lms_status lms_tensorflow_set_enabled(int enabled);
 LMS_API int lms_tensorflow_enabled(void);
 
 // The limit that lms_tensorflow_set_enabled and sessions use from now on instead of the device's own; 0: that of the
-// device. Applies at once to what they enabled. Tensors below `min_size` bytes are not paged in what they enable from
-// now on; 0: 64 KiB on the CPU, 1 MiB on GPUs.
-LMS_API lms_status lms_tensorflow_set_limit(uint64_t limit, uint64_t min_size);
+// device. Applies at once to what they enabled. LMS_UNSUPPORTED: 0, and the CPU, which they enabled, has no limit of its
+// own.
+LMS_API lms_status lms_tensorflow_set_limit(uint64_t limit);
 
 // The same for the GPUs, only in a build with CUDA. A GPU is given by its number among those that the process sees,
 // whatever TensorFlow makes of it. Before it has devices nothing but the number and `min_size` is looked at: the rest

@@ -1,0 +1,66 @@
+"""What the program requests for all devices beside what it says of one; requests that paging out cannot serve."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import tensorflow as tf
+from common import MIB, raises
+from tf_support import data, pinned, same, stat
+
+config = tf.config.experimental
+
+
+def check_a_limit_that_the_cpu_does_not_have() -> None:
+    config.set_lms_limit(8 * MIB)
+    config.set_lms_enabled(True)
+    with raises(RuntimeError, "TF_CPU_BFC_MEM_LIMIT_IN_MB"):
+        config.set_lms_limit(0)
+    assert config.get_lms_limit() == 8 * MIB == tf.lms.limit("cpu")
+
+
+def check_a_device_that_the_program_switches_itself() -> None:
+    config.set_lms_limit(8 * MIB)
+    config.set_lms_enabled(True)
+    tf.lms.enable("cpu", limit=32 * MIB, min_size=2 * MIB)
+    config.set_lms_limit(4 * MIB)
+    assert tf.lms.limit("cpu") == 32 * MIB
+    config.set_lms_enabled(False)
+    assert tf.lms.is_enabled("cpu")
+    tf.lms.disable("cpu")
+    config.set_lms_enabled(True)
+    assert tf.lms.limit("cpu") == 4 * MIB
+    config.set_lms_enabled(False)
+    assert not tf.lms.is_enabled("cpu")
+
+
+def check_small_tensors_that_do_not_fit() -> None:
+    """BFC's own limit is not LMS's: nothing is paged out for a request that this could not help."""
+    os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="1", TF_CPU_BFC_MEM_LIMIT_IN_MB="8")
+    tf.lms.enable("cpu", limit=64 * MIB, min_size=MIB)
+    large = tf.constant(data(4)) + 0.0
+    with raises(tf.errors.ResourceExhaustedError, "OOM"):
+        kept = [tf.fill((MIB // 8,), float(index)) for index in range(32)]
+        assert len(kept) == 32
+    assert stat("out.bytes") == 0
+    same(large.numpy(), data(4))
+
+
+def check_elements_that_kernels_of_lists_make() -> None:
+    """They may leave at once, not only when some operation has had them as its input."""
+    tf.lms.enable("cpu", limit=64 * MIB)
+    shape = tf.constant([MIB // 4])
+    items = tf.constant(data(4)) + 0.0
+    handle = tf.raw_ops.TensorListFromTensor(tensor=tf.reshape(items, (4, -1)), element_shape=shape)
+    twice = tf.raw_ops.AddN(inputs=[handle, handle])
+    zeros = tf.raw_ops.ZerosLike(x=handle)
+    assert stat("protected_bytes.current") == 0 and pinned() == 0
+    assert stat("allocated_bytes.current") >= 12 * MIB
+    tf.lms.reclaim("cpu")
+    assert stat("resident_bytes.current") == 0
+    for made, expected in ((twice, data(4) * 2), (zeros, np.zeros_like(data(4)))):
+        stacked = tf.raw_ops.TensorListStack(
+            input_handle=made, element_shape=shape, element_dtype=tf.float32, num_elements=-1
+        )
+        same(tf.reshape(stacked, (-1,)).numpy(), expected)
