@@ -9,6 +9,7 @@ import argparse
 import hashlib
 import math
 import os
+import shlex
 import sys
 import time
 from collections.abc import Sequence
@@ -76,7 +77,7 @@ def _run(options: argparse.Namespace) -> int:
         raise NoGpu(f"TensorFlow {found['version']} sees no GPU: check that nvidia-smi shows it, and CUDA's libraries")
     results.make_writable(options.out)
     about = results.About(
-        command=f"python ci/gpu/run_tensorflow.py --out {options.out.name}",
+        command=command(options),
         commit=checked_out(),
         sources=_digest(),
         machine={**found, "driver": None if options.simulated else driver_version()},
@@ -97,6 +98,15 @@ def _run(options: argparse.Namespace) -> int:
         part.attempt(case, partial(_contents, session) if case == CONTENTS else partial(_training, session, case))
     part.end()
     return 0
+
+
+def command(options: argparse.Namespace) -> str:
+    """The command, as it stands in the results: without the folders of this machine, so `python` is any that fits."""
+    words = ["python", "ci/gpu/run_tensorflow.py", "--out", options.out.name]
+    for case in options.case or ():
+        words += ["--case", case]
+    words += ["--scale", f"{options.scale:g}"] if options.scale != 1 else []
+    return shlex.join([*words, *(["--simulated"] if options.simulated else [])])
 
 
 def _digest() -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from statistics import median
 
@@ -55,8 +56,12 @@ def parser(description, devices):
     return result
 
 
-def check(parser, options, lms):
-    """Ends the program with a message where options contradict each other, or the framework has no LMS."""
+def check(parser, options, lms, gpu):
+    """Ends the program with a message where options contradict each other, or ask for what is not there.
+
+    :param lms: the framework's LMS, or None.
+    :param gpu: whether the framework finds a GPU.
+    """
     if options.no_lms:
         if options.limit is not None or options.store or options.csv:
             parser.error("--no-lms goes with neither --limit nor --store nor --csv")
@@ -64,6 +69,14 @@ def check(parser, options, lms):
         parser.error("this is the stock framework, without LMS: install a wheel that lmsbuild made, or use --no-lms")
     elif options.device == "cpu" and options.limit is None:
         parser.error("--device cpu needs --limit, or --no-lms")
+    if options.device != "cpu" and not gpu:
+        parser.error(f"--device {options.device}: the framework finds no GPU")
+    if options.store and not os.path.isdir(options.store):
+        parser.error(f"--store: {options.store} is not a folder that exists")
+    if options.csv:
+        written = options.csv if os.path.exists(options.csv) else os.path.dirname(options.csv) or "."
+        if os.path.isdir(options.csv) or not os.access(written, os.W_OK):
+            parser.error(f"--csv: {options.csv} cannot be written")
 
 
 def enable(lms, device, options):

@@ -88,9 +88,10 @@ def train(name, batch, log, options):
 def main():
     parser = many_model.parser("Trains torchvision models on random images, with LMS or without.", ("cpu", "cuda"))
     options = parser.parse_args()
-    options.device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    gpu = torch.cuda.is_available()
+    options.device = options.device or ("cuda" if gpu else "cpu")
     lms = getattr(torch, "lms", None)
-    many_model.check(parser, options, lms)
+    many_model.check(parser, options, lms, gpu)
     if unknown := [name for name in options.models if not known(name)]:
         parser.error(f"no classification or segmentation model of torchvision: {', '.join(unknown)}")
     if options.no_lms:

@@ -65,11 +65,9 @@ def main():
     gpus = tf.config.list_physical_devices("GPU")
     options.device = options.device or ("gpu" if gpus else "cpu")
     lms = getattr(tf, "lms", None)
-    many_model.check(parser, options, lms)
+    many_model.check(parser, options, lms, bool(gpus))
     if unknown := [name for name in options.models if not known(name)]:
         parser.error(f"no model of tf.keras.applications: {', '.join(unknown)}")
-    if options.device == "gpu" and not gpus:
-        parser.error("--device gpu: TensorFlow finds no GPU")
     tf.config.set_visible_devices(gpus[:1] if options.device == "gpu" else [], "GPU")
     if options.no_lms:
         lms = None

@@ -98,7 +98,8 @@ def main() -> None:
     for name in options.models or tool_models.KERAS:
         stock, _ = largest(name, options.limit, None, options.most)
         managed, needed = largest(name, options.limit, options.min_size, options.most)
-        print(f"| {name} | {stock} | {managed} | {managed / stock:.1f} | {needed} |", flush=True)
+        ratio = f"{managed / stock:.1f}" if stock else "-"  # where stock trains no batch at all
+        print(f"| {name} | {stock} | {managed} | {ratio} | {needed} |", flush=True)
 
 
 if __name__ == "__main__":

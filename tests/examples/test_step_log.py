@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+LIMITED = ["--device", "cpu", "--limit", "1G"]
 
 
 @pytest.fixture(autouse=True)
@@ -152,14 +153,32 @@ def test_the_table_goes_on_after_what_does_not_fit(capsys: pytest.CaptureFixture
         (["--limit", "a lot"], StandIn(), "is not a size"),
         (["--batch", "0"], StandIn(), "is not a number above 0"),
         (["--policy", "best"], StandIn(), "invalid choice"),
+        (["--device", "gpu"], StandIn(), "--device gpu: the framework finds no GPU"),
+        (["--device", "gpu", "--no-lms"], None, "--device gpu: the framework finds no GPU"),
+        ([*LIMITED, "--store", "none"], StandIn(), "--store: none is not a folder that exists"),
+        ([*LIMITED, "--store", __file__], StandIn(), "is not a folder that exists"),
+        ([*LIMITED, "--csv", "none/a.csv"], StandIn(), "--csv: none/a.csv cannot be written"),
+        ([*LIMITED, "--csv", "."], StandIn(), "--csv: . cannot be written"),
     ],
 )
-def test_options_that_contradict_each_other(
+def test_options_that_contradict_each_other_or_what_there_is(
     words: list[str], lms: StandIn | None, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import many_model
 
     parser = many_model.parser("Trains.", ("cpu", "gpu"))
     with pytest.raises(SystemExit, match="2"):
-        many_model.check(parser, parser.parse_args(["model", *words]), lms)
+        many_model.check(parser, parser.parse_args(["model", *words]), lms, gpu=False)
     assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [[], ["--csv", "new.csv"], ["--csv", "old.csv"], ["--store", "."]])
+def test_options_that_are_right(words: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import many_model
+
+    monkeypatch.chdir(tmp_path)
+    Path("old.csv").write_text("kept")
+    parser = many_model.parser("Trains.", ("cpu", "gpu"))
+    many_model.check(parser, parser.parse_args(["model", *LIMITED, *words]), StandIn(), gpu=False)
+    many_model.check(parser, parser.parse_args(["model", "--device", "gpu", *words]), StandIn(), gpu=True)
+    assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"old.csv": "kept"}

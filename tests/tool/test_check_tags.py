@@ -10,10 +10,12 @@ from pathlib import Path
 import pytest
 
 import synthetic
+import synthetic_tensorflow as tensorflow
 from lmsbuild import catalogue, check_tags, rows, trial
 from lmsbuild.catalogue import Tag
 from lmsbuild.errors import ChecksFailed, ResultsDiffer
 from lmsbuild.wheel import file_sha256
+from shop import CPU_NAME, NAME, Shop
 from synthetic import Member
 from workshop import Workshop
 
@@ -106,6 +108,32 @@ def test_a_row_that_is_not_true_is_found(three: Workshop, stand_in: dict[str, Me
     done = three.run("tag", "check", "v2.12.0")
     assert done.returncode == ChecksFailed.exit_code
     assert "tags.toml says cuda = 12.1 of v2.12.0, its wheel 12.4" in " ".join(done.stderr.split())
+
+
+def test_a_version_file_that_cannot_be_edited_is_found_before_anything_is_compiled(
+    three: Workshop, stand_in: dict[str, Member]
+) -> None:
+    """Of v2.15.0, whose glue does not compile."""
+    (tag,) = _tags(three, "v2.15.0")
+    wheel = three.folder / "shop" / synthetic.wheel_name("2.15.0")
+    files = {**synthetic.release(stand_in, "2.15.0"), "torch/include/ATen/ATen.h": Member(b"#pragma once\n")}
+    typed = files["torch/version.py"].data.replace(b"__version__ =", b"__version__: str =")
+    synthetic.write_wheel(wheel, {**files, "torch/version.py": Member(typed)})
+    rows.write(three.patches, replace(tag, wheels={wheel.name: file_sha256(wheel)}))
+    done = three.run("tag", "check", "v2.15.0")
+    assert done.returncode == ChecksFailed.exit_code
+    assert "FAILS: the base wheel's torch/version.py does not set __version__ in one line" in done.stdout
+
+
+def test_a_module_that_gets_no_names_is_found(tensorflow_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "run", lambda wheel, *words: "trained")
+    tag = tensorflow_shop.add(package="tensorflow-cpu")
+    files = {**tensorflow_shop.members("tensorflow-cpu"), tensorflow.EXPERIMENTAL: Member(b"import sys as _sys\n")}
+    wheel = tensorflow_shop.publish(CPU_NAME, files)
+    rows.write(tensorflow_shop.patches, replace(tag, wheels={CPU_NAME: file_sha256(wheel)}))
+    done = tensorflow_shop.workshop.run("tag", "check", NAME, "--package", "tensorflow-cpu")
+    assert done.returncode == ChecksFailed.exit_code, done.stderr
+    assert "experimental/__init__.py in the base wheel imports no name" in done.stdout
 
 
 def test_the_words_have_to_name_tags_or_all(workshop: Workshop) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import grafted
-from lmsbuild import catalogue, cuda, download, paths
+from lmsbuild import catalogue, cuda, download, graft, paths, series
 from lmsbuild.catalogue import Tag
 from lmsbuild.target import target_for
 from lmsbuild.wheel import WheelFile, parse_name
@@ -49,10 +49,9 @@ def _grafted(wheel: Path) -> Grafted:
     return Grafted(tag, wheel, download.fetch(tag, target_for(None), paths.cache_folder()))
 
 
-def _runtime(wheel: WheelFile) -> str:
-    """The name of the CUDA runtime library that the wheel's own libraries load."""
-    version = cuda.version_of(wheel.read("torch/version.py"))
-    return f"libcudart.so.{version.split('.')[0]}"
+def _cuda_version(made: Grafted) -> str:
+    with WheelFile(made.wheel) as wheel:
+        return graft.cuda_version(wheel, series.read_series(PATCHES, made.tag).graft)
 
 
 def test_every_file_is_what_its_record_says(made: Grafted) -> None:
@@ -82,8 +81,7 @@ def test_the_libraries_name_no_folder_of_the_build(made: Grafted) -> None:
 def test_the_libraries_need_only_what_is_loaded_with_torch(made: Grafted, tmp_path: Path) -> None:
     with zipfile.ZipFile(made.wheel) as archive:
         plain, with_cuda = (grafted.dynamic(Path(archive.extract(name, tmp_path))) for name in sorted(LIBRARIES))
-    with WheelFile(made.wheel) as wheel:
-        runtime = _runtime(wheel)
+    runtime = f"libcudart.so.{_cuda_version(made).split('.')[0]}"
     torch = {"libtorch_cpu.so", "libc10.so"}
     assert {name for name in plain["DT_NEEDED"] if "torch" in name or "c10" in name or "cuda" in name} == torch
     own = {name for name in with_cuda["DT_NEEDED"] if "torch" in name or "c10" in name or "cuda" in name}
@@ -97,7 +95,7 @@ def test_the_runtime_is_the_one_that_the_wheel_requires(made: Grafted, tmp_path:
     """Of a requirement on cuda-toolkit the package says which runtime it stands for."""
     with WheelFile(made.wheel) as wheel:
         metadata = wheel.read(f"{wheel.dist_info}/METADATA").decode()
-        version = cuda.version_of(wheel.read("torch/version.py"))
+    version = _cuda_version(made)
     required = _required(metadata, "nvidia-cuda-runtime")
     if not required:
         (toolkit,) = _required(metadata, "cuda-toolkit")

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import catalogue, paths
+from lmsbuild import catalogue, paths, plan
 from lmsbuild.git import blob_hash
 from lmsbuild.patch import read_patch
 
@@ -145,6 +145,12 @@ def test_the_toolchain_file_is_for_classic_tags() -> None:
         expected = "there/patches/pytorch/cxx14.cmake" if tag in ("v1.1.0", "v1.3.1", "v1.4.0") else ""
         assert shown.stdout.strip() == expected, tag
     assert (ROOT / "patches/pytorch/cxx14.cmake").is_file()
+
+
+def test_the_settings_of_later_tensorflow_builds_are_those_of_a_full_build() -> None:
+    commands = plan.read_recipe(paths.patches_folder(), "tensorflow").commands
+    settings = {word for command in commands for word in command.words if word.startswith("--repo_env=")}
+    assert settings == set(re.findall(r"`(--repo_env=\S+)`", PAGE)) != set()
 
 
 # Each program writes down what it was asked, and leaves what the next one needs.

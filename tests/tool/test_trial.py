@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import command, trial
+from lmsbuild import command, paths, trial
 from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
 from workshop import Workshop
 
@@ -55,7 +55,12 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, outputs: list[tuple[int, str]]) ->
 
 def _output(loss: float = 1.5, digest: str = "d", statistics: str = STATISTICS) -> str:
     lines = [f'{{"step": 1, "loss": "{loss.hex()}"}}', '{"sample": [0.1, 3000, 1000]}']
-    return "\n".join([*lines, f'{{"statistics": {statistics}, "digest": "{digest}", "seconds": 0.5}}']) + "\n"
+    return (
+        "\n".join(
+            [*lines, f'{{"statistics": {statistics}, "digest": "{digest}", "hashed": "tensors", "seconds": 0.5}}']
+        )
+        + "\n"
+    )
 
 
 @pytest.mark.parametrize("change", [{"loss": 1.5000000000000002}, {"digest": "e"}])
@@ -70,8 +75,14 @@ def test_the_smallest_difference_is_a_failure(
 def test_equal_runs_are_reported(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     _pretend(monkeypatch, [(0, _output(statistics="{}")), (0, _output()), (0, _output())])
     text = trial.run(_patched(workshop), workshop.output, "lstm", 1)
-    assert "equal to the bit" in text
+    assert "  losses, tensors: equal to the bit\n" in text
     assert "1.5 -> 1.5" in text
+
+
+def test_each_framework_says_what_its_digest_is_of() -> None:
+    """TensorFlow's has no gradients: a tape gives them, and nothing keeps them."""
+    for framework, hashed in (("pytorch", "parameters and gradients"), ("tensorflow", "weights and the optimizer's")):
+        assert f'\nHASHED = "{hashed}' in paths.trial_backend(framework).read_text()
 
 
 def test_training_that_ends_early_is_said(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

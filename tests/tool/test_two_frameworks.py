@@ -23,6 +23,7 @@ from lmsbuild.errors import (
     Failure,
     UnknownPackage,
     UnknownRelease,
+    WrongVersion,
 )
 from lmsbuild.wheel import WheelFile
 from shop import CPU_NAME, CUDA_NAME, NAME, STUB_NAME, Shop
@@ -139,6 +140,21 @@ def test_a_wheel_that_holds_no_build_is_refused(shop: Shop) -> None:
     done = shop.workshop.run("tensorflow", NAME, "--base-wheel", stub)
     assert done.returncode == BadRelease.exit_code
     assert f"{stub.name} has no {tensorflow.LIBRARY}: it holds no build" in " ".join(done.stderr.split())
+
+
+def test_a_wheel_of_another_release_is_refused(shop: Shop) -> None:
+    shop.add(package="tensorflow-cpu")
+    for package in ("tensorflow", "tensorflow-cpu"):
+        files = shop.members(package).items()
+        other = synthetic.wheel_name("2.15.0", package=package.replace("-", "_"))
+        wheel = shop.publish(other, {name.replace(tensorflow.VERSION, "2.15.0"): member for name, member in files})
+        done = shop.workshop.run("tensorflow", NAME, "--base-wheel", wheel, "--output", shop.workshop.output)
+        assert (done.returncode, done.stdout) == (WrongVersion.exit_code, "")
+        said = " ".join(done.stderr.split())
+        assert (
+            f"{other} is {package} 2.15.0, but {NAME} needs tensorflow or tensorflow-cpu {tensorflow.VERSION}" in said
+        )
+        assert not list(shop.workshop.output.glob("*"))
 
 
 @pytest.mark.parametrize(

@@ -39,8 +39,11 @@ class Options:
 def add(options: Options) -> Iterator[str]:
     """Adds one tag after the other; yields what each one's trial reported. Nothing is written of a tag that fails.
 
-    Raises TagExists, UnknownRelease, BadRelease, BadSources, or as a build and a trial do.
+    Raises UnknownPackage, TagExists, UnknownRelease, BadRelease, BadSources, or as a build and a trial do.
     """
+    if options.package is not None:
+        known = catalogue.packages(options.patches, options.framework)
+        catalogue.check_package(options.framework, options.package, known)
     with disk_failures(options.patches, options.cache), workspace(options.cache) as scratch:
         for name in options.names:
             yield _add(options, name, scratch)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 import re
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -60,6 +60,10 @@ class Tag(Release):
     def number(self) -> tuple[int, ...]:
         """Orders tags."""
         return number(self.name)
+
+    def is_within(self, since: str, until: str) -> bool:
+        """Whether the tag is none before `since` and none after `until`; empty: no bound."""
+        return (not since or self.number >= number(since)) and (not until or self.number <= number(until))
 
     @property
     def patch_name(self) -> str:
@@ -117,33 +121,45 @@ def packages(patches: Path, framework: str) -> tuple[str, ...]:
     return (table["package"], *table.get("variants", ()))
 
 
+def published(patches: Path) -> dict[str, str]:
+    """The frameworks, by every package that they are published as."""
+    return {name: framework for framework in frameworks(patches) for name in packages(patches, framework)}
+
+
 def framework_of(patches: Path, package: str) -> str:
     """The framework that is published as this package. Raises UnknownPackage."""
-    known = frameworks(patches)
-    for framework in known:
-        if package in packages(patches, framework):
-            return framework
-    raise UnknownPackage(f"{package} is the package of no framework: there are {' and '.join(known)}")
+    known = published(patches)
+    if package not in known:
+        raise UnknownPackage(f"{package} is the package of no framework: there are {', '.join(sorted(known))}")
+    return known[package]
+
+
+def check_package(framework: str, package: str, known: Sequence[str]) -> None:
+    """Raises UnknownPackage when the framework's packages, which are `known`, have none of that name."""
+    if package not in known:
+        raise UnknownPackage(f"{framework} is not published as {package!r}, but as {' or '.join(known)}")
 
 
 def of_package(tag: Tag, package: str | None) -> Tag:
-    """The tag with the wheels of one of its packages alone; None: as it is. Raises UnknownPackage."""
+    """The tag as if it had one of its packages and its wheels alone; None: as it is. Raises UnknownPackage."""
     if package is None:
         return tag
-    if package not in tag.packages:
-        raise UnknownPackage(f"{tag.framework} is not published as {package!r}, but as {' or '.join(tag.packages)}")
+    check_package(tag.framework, package, tag.packages)
     own = {name: digest for name, digest in tag.wheels.items() if name.split("-")[0].replace("_", "-") == package}
-    return replace(tag, package=package, wheels=own)
+    return replace(tag, package=package, packages=(package,), wheels=own)
 
 
 def find_tag(patches: Path, name: str, framework: str | None = None) -> Tag:
     """The tag called `name`, such as v2.13.0, 2.13.0, or, when several frameworks have one of that name, pytorch:v2.13.0.
 
-    Raises UnknownTag with the nearest one, or AmbiguousTag.
+    `framework` is the only one that it may be of. Raises UnknownTag with the nearest one, or AmbiguousTag.
     """
     if ":" in name:
-        framework, _, name = name.partition(":")
-        check_framework(patches, framework)
+        given, _, rest = name.partition(":")
+        check_framework(patches, given)
+        if framework not in (None, given):
+            raise UnknownTag(f"{name} is a tag of {given}, not of {framework}: use the command for {given}")
+        framework, name = given, rest
     known = [tag for tag in tags(patches) if framework in (None, tag.framework)]
     found = [tag for tag in known if name in (tag.name, tag.name.removeprefix("v"))]
     if len(found) == 1:

@@ -20,7 +20,7 @@ from lmsbuild.target import Target, minor_of, python_of, target_for
 from lmsbuild.wheel import WheelFile
 from lmsbuild.workspace import workspace
 
-_OF_ITS_TIME = ("trained", "records")  # what of a row does not follow from every wheel of the release
+_OF_ITS_TIME = ("trained", "records", "packages")  # what of a row does not follow from every wheel of the release
 _OF_MAIN_PACKAGE = ("package", "cuda", "supports")  # what does not follow from the wheels of every package
 _ROW = re.compile(r"^\| (\w+) (v[\d.]+) \|.*$", re.MULTILINE)
 _HEAD = """# Tags

@@ -103,12 +103,12 @@ def pytorch(tag: str, **asked: Any) -> None:
 @_package
 def tensorflow(tag: str, package: str | None, **asked: Any) -> None:
     """Build a TensorFlow wheel of TAG, such as v2.14.1, with Large Model Support."""
-    found = catalogue.find_tag(paths.patches_folder(), tag, "tensorflow")
-    _build(catalogue.of_package(found, package), **asked)
+    _build(catalogue.find_tag(paths.patches_folder(), tag, "tensorflow"), package, **asked)
 
 
 def _build(
-    tag: catalogue.Tag,
+    found: catalogue.Tag,
+    package: str | None = None,
     *,
     python: str | None,
     base_wheel: Path | None,
@@ -122,9 +122,12 @@ def _build(
 ) -> None:
     report.configure(verbose=verbose)
     patches, cache = paths.patches_folder(), paths.cache_folder()
+    tag = catalogue.of_package(found, package)
     if mode == "full":
-        if base_wheel:
-            raise click.UsageError("--mode full builds from source: it takes no --base-wheel")
+        if base_wheel or package:
+            raise click.UsageError(
+                f"--mode full builds {found.package} from source: it takes neither --base-wheel nor --package"
+            )
         planned = plan.make(plan.Options(tag, patches, cache, output, python, source_, jobs))
         if dry_run:
             for lacking in plan.missing(planned):
@@ -296,7 +299,8 @@ def check(
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     # With --all a package stands for the tags of its framework.
-    fitting = [tag for tag in _chosen(patches, tags, every) if not (every and package) or package in tag.packages]
+    only = catalogue.framework_of(patches, package) if every and package else None
+    fitting = [tag for tag in _chosen(patches, tags, every) if only in (None, tag.framework)]
     chosen = [catalogue.of_package(tag, package) for tag in fitting]
     cache = paths.cache_folder()
     with disk_failures(cache):

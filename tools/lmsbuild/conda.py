@@ -32,6 +32,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.platforms import Platform, find_platform
 from lmsbuild.symbols import claimed_minor
+from lmsbuild.target import machine_of
 from lmsbuild.wheel import WheelFile, WheelName, parse_name, record_hash, record_text
 from lmsbuild.workspace import publish, workspace
 
@@ -87,10 +88,9 @@ def layout(wheel: WheelName, file_name: str, recipes: Path) -> Layout:
         raise WrongVersion(f"{file_name} is no patched wheel: build one with `lmsbuild {_framework(wheel, file_name)}`")
     abi = min(tag.abi for tag in wheel.tags)
     match = _ABI.fullmatch(abi)
-    machine = re.sub(r"^.*linux(?:1|2010|2014|_2_\d+)?_", "", wheel.platforms[0])
     if match is None:
         raise WrongPlatform(f"{file_name} is for {abi}: packages are made for CPython 3")
-    return Layout(f"{match[1]}.{match[2]}{match[3]}", abi, find_platform(recipes, machine))
+    return Layout(f"{match[1]}.{match[2]}{match[3]}", abi, find_platform(recipes, machine_of(wheel.platforms[0])))
 
 
 def build(options: Options) -> Path:
@@ -196,12 +196,7 @@ def describe(wheel: WheelFile, target: Layout, recipes: Path) -> dict[str, str]:
 
 def _framework(wheel: WheelName, file_name: str) -> str:
     """The framework that the wheel is of, which is also its folder in recipes/. Raises WrongVersion when it is of none."""
-    patches = paths.patches_folder()
-    known = {
-        name: framework
-        for framework in catalogue.frameworks(patches)
-        for name in catalogue.packages(patches, framework)
-    }
+    known = catalogue.published(paths.patches_folder())
     if wheel.package not in known:
         raise WrongVersion(f"{file_name}: there are recipes for {', '.join(sorted(known))} only")
     return known[wheel.package]

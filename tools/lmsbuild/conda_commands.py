@@ -101,7 +101,10 @@ def _build(
         wheel = _build_wheel(tag, where, python, base, output)
     name = parse_name(wheel)
     if name.package not in tag.packages or name.version.public != tag.version:
-        raise WrongVersion(f"{wheel.name} is {name.package} {name.version}, but {tag.name} needs {tag.version}")
+        needed = " or ".join(tag.packages)
+        raise WrongVersion(
+            f"{wheel.name} is {name.package} {name.version}, but {tag.name} needs {tag.version} of {needed}"
+        )
     requires = conda_base.requirements(base) if base and conda_base.is_package(base) else ()
     if prepare is not None:
         click.echo(conda.prepare(wheel, recipes, prepare, requires))

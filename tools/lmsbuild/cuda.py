@@ -13,7 +13,6 @@ from lmsbuild.errors import DamagedWheel, UnknownCuda, WrongHash
 from lmsbuild.target import target_for
 from lmsbuild.wheel import WheelFile, parse_name
 
-_VERSION = re.compile(rb"^cuda(?:\s*:[^=]*)?\s*=\s*'([\d.]+)'", re.MULTILINE)
 _INCLUDE = re.compile(r"nvidia/\w+/include/(.+)")
 _LIBRARY = re.compile(r"nvidia/\w+/lib/(libcudart\.so\.[\d.]+)")
 _CARRIED = re.compile(r"/libcudart-[0-9a-f]+\.so\.[\d.]+$")
@@ -26,19 +25,6 @@ class Runtime:
     include: Path
     library: Path | None  # None: there is no package with the one that the wheel needs
     functions: Path  # a library with the same functions, for this machine
-
-
-def version_of(version_file: bytes, missing: str | None = None) -> str:
-    """The CUDA version that a wheel of PyTorch was built for, such as 12.4, by its version.py.
-
-    Where it states none, returns `missing`; raises UnknownCuda when that is None.
-    """
-    found = _VERSION.search(version_file)
-    if found is None:
-        if missing is not None:
-            return missing
-        raise UnknownCuda("the base wheel has CUDA libraries, but its version.py states no CUDA version")
-    return found[1].decode()
 
 
 def versions(patches: Path) -> list[str]:

@@ -129,7 +129,7 @@ def check_identity(wheel: WheelFile, tag: Tag, target: Target) -> None:
         needed = " or ".join(tag.packages)
         raise WrongVersion(
             f"{wheel.path.name} is {name.package} {name.version}, but {tag.name} needs {needed} {tag.version}: "
-            "give a wheel of that version, or leave out --base-wheel to have it fetched"
+            "give a wheel of that package and version, or none, to have it fetched"
         )
     if name.is_patched:
         raise WrongVersion(f"{wheel.path.name} is patched already: give the official wheel")
@@ -152,8 +152,9 @@ class Compiled:
     tree: compile.Tree
     graft: Graft
     patch: Patch
-    libraries: list[Library]  # those that the wheel gets
-    built: Mapping[str, Path]  # their files, by the name that each has in the wheel
+    edited: Mapping[str, bytes]  # files of the wheel that are in no source tree, as the patched one has them, by name
+    built: Mapping[str, Path]  # the files of the libraries that the wheel gets, by name
+    identity: Identity
     corrected: Mapping[str, tuple[str, str]]  # hash and size of members of which the wheel's RECORD says something else
 
 
@@ -165,23 +166,22 @@ def _build(options: Options) -> Path:
     with workspace(options.output) as scratch, WheelFile(base) as wheel:
         compiled = compile_graft(options, wheel, scratch)
         report.stage("graft")
-        graft = compiled.graft
-        changed = _changed_files(graft, compiled.tree.patched, list(compiled.patch.result))
-        changed.update(_generated_files(graft, wheel))
-        identity = _identity(wheel, compiled, options.target)
-        if graft.version_file:
-            changed[graft.version_file] = _edit_version(wheel.read(graft.version_file), graft)
+        changed = _changed_files(compiled.graft, compiled.tree.patched, list(compiled.patch.result))
+        changed.update(compiled.edited)
         changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
-        finished = scratch / identity.file_name
-        _write(wheel, identity, changed, compiled, finished)
+        finished = scratch / compiled.identity.file_name
+        _write(wheel, changed, compiled, finished)
         report.stage("publish")
-        target = options.output / identity.file_name
+        target = options.output / finished.name
         publish(finished, target)
     return target
 
 
 def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled:
-    """Verifies the base wheel, applies the patch to its files, and compiles and links what the patch adds."""
+    """Verifies the base wheel, applies the patch to its files, and compiles and links what the patch adds.
+
+    Every check of a build is made here; the wheel is then only written.
+    """
     tag = options.tag
     graft = read_series(options.patches, tag).graft
     patch = read_patch(options.patches / tag.patch_name)
@@ -192,6 +192,8 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     report.stage("verify")
     corrected = _verify(wheel, tag, graft, libraries, tree, patch.edited)
     _check_catalogue(wheel, graft, tag, tree)
+    version = _version(wheel, graft)
+    edited = _edited_files(wheel, graft, version)
     tree = replace(tree, cuda=_own_runtime(wheel, graft, options.target, tree, scratch))
     report.stage("patch")
     apply_to_folder(patch, tree.patched)
@@ -199,7 +201,11 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     steps = sum(len(library.sources) + len(library.cuda_sources) + 1 for library in libraries)
     with report.progress("compile", steps) as show:
         built = compile.build_libraries(libraries, graft, tag.standard, tree, scratch, show)
-    return Compiled(tree, graft, patch, libraries, built, corrected)
+    provided = {name for library in libraries for name in library.links_with}
+    if tree.cuda and tree.cuda.library:
+        provided.add(tree.cuda.library.name)
+    identity = _identity(wheel, version, _platforms(wheel, built.values(), provided, options.target))
+    return Compiled(tree, graft, patch, edited, built, identity, corrected)
 
 
 def fitting_libraries(graft: Graft, wheel: WheelFile) -> list[Library]:
@@ -303,25 +309,30 @@ def _changed_files(graft: Graft, patched: Path, touched: list[str]) -> dict[str,
     return {name: (patched / path).read_bytes() for path, name in names.items() if name}
 
 
-def _generated_files(graft: Graft, wheel: WheelFile) -> dict[str, bytes]:
-    """The generated files of the wheel that are edited, by name. Raises BadSources."""
+def _edited_files(wheel: WheelFile, graft: Graft, version: Version) -> dict[str, bytes]:
+    """The files that are edited in the wheel, since no source tree has them, by name. Raises BadSources or DamagedWheel."""
     lines = api_modules.find(graft.exports, wheel.members)
     edited = api_modules.edit({name: wheel.read(name) for name in lines}, lines)
     for name in graft.messages:
         source = wheel.read(name)
         if config_message.FIELD.encode() not in source:  # a wheel that was built from the patched tree has it
             edited[name] = config_message.add_field(source)
+    if graft.version_file:
+        edited[graft.version_file] = _edit_version(wheel.read(graft.version_file), graft)
+    metadata = f"{wheel.dist_info}/METADATA"
+    edited[metadata] = _edit_metadata(wheel.read(metadata), version)
     return edited
 
 
-def _identity(wheel: WheelFile, compiled: Compiled, target: Target) -> Identity:
-    base, graft, tree = wheel.name.version, compiled.graft, compiled.tree
+def _version(wheel: WheelFile, graft: Graft) -> Version:
+    base = wheel.name.version
     local = f"{base.local}.{graft.label}" if base.local else graft.label
-    version = Version(f"{base.public}+{local}")
-    provided = {name for library in compiled.libraries for name in library.links_with}
-    if tree.cuda and tree.cuda.library:
-        provided.add(tree.cuda.library.name)
-    versions = [version for file in compiled.built.values() for version in symbols.needed_versions(file, provided)]
+    return Version(f"{base.public}+{local}")
+
+
+def _platforms(wheel: WheelFile, built: Iterable[Path], provided: set[str], target: Target) -> list[str]:
+    """The platforms that the patched wheel is for; `provided` are the libraries that it finds wherever it is installed."""
+    versions = [version for file in built for version in symbols.needed_versions(file, provided)]
     need = symbols.oldest_glibc(versions)
     claimed = wheel.name.platforms
     platforms = symbols.true_platforms(claimed, need, target.machine, glibc_minor())
@@ -330,6 +341,10 @@ def _identity(wheel: WheelFile, compiled: Compiled, target: Target) -> Identity:
             f"this machine's compiler makes the library need {need.because}, so the wheel is tagged "
             f"{'.'.join(platforms)}, not {'.'.join(claimed)}: build on an older distribution for a wider claim"
         )
+    return platforms
+
+
+def _identity(wheel: WheelFile, version: Version, platforms: Sequence[str]) -> Identity:
     package = wheel.dist_info.split("-")[0]
     parts = wheel.path.name.removesuffix(".whl").split("-")
     return Identity(
@@ -353,9 +368,9 @@ def _edit_version(source: bytes, graft: Graft) -> bytes:
     return edited
 
 
-def _edit_metadata(source: bytes, identity: Identity) -> bytes:
+def _edit_metadata(source: bytes, version: Version) -> bytes:
     head, separator, body = source.partition(b"\n\n")
-    edited, count = re.subn(rb"(?m)^Version: .*$", b"Version: " + str(identity.version).encode(), head)
+    edited, count = re.subn(rb"(?m)^Version: .*$", b"Version: " + str(version).encode(), head)
     if count != 1:
         raise DamagedWheel("the base wheel's METADATA does not state one version")
     return edited + separator + body
@@ -385,16 +400,13 @@ def _date(wheel: WheelFile) -> Date:
     return year, month, day, hour, minute, second
 
 
-def _write(
-    wheel: WheelFile, identity: Identity, changed: Mapping[str, bytes], compiled: Compiled, target: Path
-) -> None:
+def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, target: Path) -> None:
     """Writes the patched wheel: members in the base wheel's order, then new ones by name, then the dist-info folder."""
-    record = {**wheel.record(), **compiled.corrected}
+    record, identity = {**wheel.record(), **compiled.corrected}, compiled.identity
     old_record = f"{identity.old_dist_info}/RECORD"
     rows: list[tuple[str, str, str]] = []
     contents = dict(changed)
-    metadata, tags = f"{identity.old_dist_info}/METADATA", f"{identity.old_dist_info}/WHEEL"
-    contents[metadata] = _edit_metadata(wheel.read(metadata), identity)
+    tags = f"{identity.old_dist_info}/WHEEL"
     contents[tags] = _edit_tags(wheel.read(tags), identity)
     members = [name for name in wheel.members if not name.startswith(old_record)]
     own = [name for name in members if not name.startswith(f"{identity.old_dist_info}/")]

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from lmsbuild import command, compile, report, source
-from lmsbuild.catalogue import Tag, number, read_toml
+from lmsbuild.catalogue import Tag, read_toml
 from lmsbuild.errors import NoCompiler
 from lmsbuild.patch import am_words
 from lmsbuild.series import read_series
@@ -125,7 +125,7 @@ class Plan:
 
     @property
     def _own(self) -> list[Command]:
-        return [each for each in self.recipe.commands if _is_for(self.options.tag, each.since, each.until)]
+        return [each for each in self.recipe.commands if self.options.tag.is_within(each.since, each.until)]
 
     @functools.cached_property
     def from_where(self) -> source.Options:
@@ -265,10 +265,6 @@ def _jobs(asked: int | None, memory: int) -> tuple[int, str]:
     )
 
 
-def _is_for(tag: Tag, since: str, until: str) -> bool:
-    return (not since or tag.number >= number(since)) and (not until or tag.number <= number(until))
-
-
 def _environment(options: Options, recipe: Recipe, jobs: int, target: Target, interpreter: str) -> dict[str, str]:
     def is_read(name: str) -> bool:
         return any(name == known or (known.endswith("_") and name.startswith(known)) for known in recipe.reads)
@@ -283,7 +279,7 @@ def _environment(options: Options, recipe: Recipe, jobs: int, target: Target, in
         "interpreter": interpreter,
     }
     for variable in recipe.environment:
-        if _is_for(options.tag, variable.since, variable.until):
+        if options.tag.is_within(variable.since, variable.until):
             found.setdefault(variable.name, variable.value.format(**known))
     if shutil.which("ccache") and "ccache" not in found.get("CXX", ""):
         for language in ("C", "CXX"):

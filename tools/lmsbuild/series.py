@@ -14,7 +14,7 @@ from pathlib import Path
 
 from lmsbuild import generation, git, statements
 from lmsbuild.api_modules import Export
-from lmsbuild.catalogue import Tag, number, read_toml
+from lmsbuild.catalogue import Tag, read_toml
 from lmsbuild.errors import BadSources
 from lmsbuild.generation import Generation
 from lmsbuild.statements import Statements
@@ -175,9 +175,7 @@ def read_edits(patches: Path, tag: Tag) -> list[Edit]:
             since=row.get("since", ""),
             until=row.get("until", ""),
         )
-        too_old = edit.since and tag.number < number(edit.since)
-        too_new = edit.until and tag.number > number(edit.until)
-        if not too_old and not too_new:
+        if tag.is_within(edit.since, edit.until):
             edits.append(edit)
     return edits
 
@@ -258,6 +256,9 @@ def generate(patches: Path, tag: Tag, originals: Mapping[str, bytes]) -> bytes:
             "--no-signature",
             "--no-renames",
             "--diff-algorithm=histogram",
+            # The least that diff's manual calls enough. Where a tree's lines have moved, git am goes by these lines
+            # alone, and takes the nearest place that has all of them: with two, another function's `return [` and its
+            # first entry will do.
             "--unified=3",
             f"-{len(parts)}",
         )

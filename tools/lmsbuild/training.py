@@ -51,7 +51,7 @@ def main(model: str, steps: int, limit: int | None) -> None:
     digest = backend.digest(trainer)
     for sample in samples:
         print(json.dumps({"sample": sample}))
-    print(json.dumps({"statistics": statistics, "digest": digest, "seconds": seconds}))
+    print(json.dumps({"statistics": statistics, "digest": digest, "hashed": backend.HASHED, "seconds": seconds}))
 
 
 if __name__ == "__main__":

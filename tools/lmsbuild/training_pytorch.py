@@ -9,6 +9,8 @@ from typing import Any
 
 import torch
 
+HASHED = "parameters and gradients"  # what `digest` is of
+
 
 def prepare() -> None:
     torch.manual_seed(0)

@@ -9,6 +9,8 @@ os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "2")  # before the import: it logs
 
 import tensorflow as tf
 
+HASHED = "weights and the optimizer's variables"  # what `digest` is of
+
 
 def prepare() -> None:
     tf.config.threading.set_intra_op_parallelism_threads(1)

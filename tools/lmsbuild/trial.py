@@ -1,7 +1,7 @@
 """`lmsbuild try`: trains a model three times its memory limit in a throw-away environment, and compares.
 
 Three runs, each in a process of its own: the stock allocator; the pager without a limit, to measure the peak; the pager
-with a third of that peak. The first and the last must give the same losses and parameters to the bit.
+with a third of that peak. The first and the last must give the same losses and trained tensors to the bit.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Training:
     """What one training run reported. Sizes in bytes."""
 
     losses: tuple[str, ...]  # as hexadecimal floats, exact
-    digest: str  # of every parameter and gradient
+    digest: str
+    hashed: str  # what the digest is of
     statistics: dict[str, int]
     samples: tuple[Sample, ...]
     seconds: float
@@ -174,6 +175,7 @@ def read_training(entries: Sequence[dict[str, Any]]) -> Training:
     return Training(
         losses=tuple(entry["loss"] for entry in entries if "step" in entry),
         digest=last["digest"],
+        hashed=last["hashed"],
         statistics=last["statistics"],
         samples=tuple(Sample(*entry["sample"]) for entry in entries if "sample" in entry),
         seconds=last["seconds"],
@@ -189,7 +191,7 @@ def _describe(model: str, stock: Training, limited: Training, peak: int, limit: 
             f"{model}: {len(stock.losses)} steps, {peak / _MIB:.1f} MiB of tensors in {limit / _MIB:.1f} MiB",
             f"  loss without   {first!r} -> {last!r}   ({stock.seconds:.1f} s)",
             f"  loss with      {first_limited!r} -> {last_limited!r}   ({limited.seconds:.1f} s)",
-            f"  losses, parameters and gradients: {'equal to the bit' if same else 'DIFFERENT'}",
+            f"  losses, {stock.hashed}: {'equal to the bit' if same else 'DIFFERENT'}",
             f"  copied out {moved['out.bytes'] / _MIB:.1f} MiB, in {moved['in.bytes'] / _MIB:.1f} MiB",
             f"  resident at most {moved['resident_bytes.peak'] / _MIB:.1f} MiB{_over(moved['over_limit_bytes.peak'])}",
         )

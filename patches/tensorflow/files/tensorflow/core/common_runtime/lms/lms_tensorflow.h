@@ -31,8 +31,8 @@ LMS_API lms_status lms_tensorflow_set_enabled(int enabled);
 LMS_API int lms_tensorflow_enabled(void);
 
 // The limit that lms_tensorflow_set_enabled and sessions use from now on instead of the device's own; 0: that of the
-// device. Applies at once to what they enabled. LMS_UNSUPPORTED: 0, and the CPU, which they enabled, has no limit of its
-// own.
+// device. Applies at once to what they enabled. LMS_UNSUPPORTED: 0, and the CPU, which they enabled, has no limit of
+// its own.
 LMS_API lms_status lms_tensorflow_set_limit(uint64_t limit);
 
 // The same for the GPUs, only in a build with CUDA. A GPU is given by its number among those that the process sees,
