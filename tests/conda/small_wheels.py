@@ -7,7 +7,8 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lmsbuild.wheel import record_hash, record_text
+from lmsbuild import conda, paths
+from lmsbuild.wheel import WheelFile, record_hash, record_text
 from stand_ins import ABI
 
 FOREIGN = "$ORIGIN/../../nvidia/cublas/lib:$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN:/usr/local/cuda/lib64"
@@ -33,14 +34,18 @@ def write(
     files: Mapping[str, bytes] | None = None,
     own: Mapping[str, bytes] | None = None,
     programs: str = "torchrun = torch.distributed.run:main",
+    cuda: str = "12.4",
 ) -> Path:
-    """Writes a wheel; `own` is what it has in place of what one of PyTorch has."""
+    """Writes a wheel; `own` is what it has in place of what one of PyTorch has.
+
+    It states `cuda`, but is a CUDA build only if `files` have the library that makes it one.
+    """
     dist_info, python = f"{package}-{version}.dist-info", abi.removesuffix("m")
     metadata = ["Metadata-Version: 2.1", f"Name: {package}", f"Version: {version}", *headers]
     metadata += [f"Requires-Dist: {text}" for text in requires]
     torch = {
         "torch/__init__.py": b"",
-        "torch/version.py": b"__version__ = '2.13.0'\ncuda = '12.4'\n",
+        "torch/version.py": f"__version__ = '2.13.0'\ncuda = '{cuda}'\n".encode(),
         "torch/lms/__init__.py": b"",
         "torch/lib/libtorch_lms.so": library(folder, "$ORIGIN"),
     }
@@ -93,3 +98,10 @@ def write_tensorflow(
         own=own,
         programs="\n".join(programs),
     )
+
+
+def variants(wheel: Path) -> dict[str, str]:
+    """The recipe's variables for a wheel."""
+    recipes = paths.recipes_folder()
+    with WheelFile(wheel) as file:
+        return conda.describe(file, conda.layout(file.name, wheel.name, recipes), recipes)

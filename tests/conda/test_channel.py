@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import bz2
 import hashlib
+import io
 import json
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import tarfile
 import tempfile
+import zipfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -52,6 +56,48 @@ def test_publish_writes_an_index_that_describes_each_package(folder: Path, tmp_p
         assert zstandard.decompress(packed) == (folder / SUBDIR / name).read_bytes()
     exports = json.loads((folder / SUBDIR / "run_exports.json").read_bytes())
     assert exports["packages.conda"] == {first.name: {"run_exports": {}}}
+    assert channel_check.check(folder, RECIPES) == 2
+
+
+def add_exports(package: Path, exports: dict[str, list[str]], suffix: str) -> Path:
+    """The package in the format of `suffix`, with what packages that are built against it come to require."""
+    stem = package.name.removesuffix(".conda")
+    unpack = zstandard.ZstdDecompressor()
+    with zipfile.ZipFile(package) as archive:
+        others = {name: archive.read(name) for name in archive.namelist() if not name.startswith("info-")}
+        info = io.BytesIO(unpack.stream_reader(archive.read(f"info-{stem}.tar.zst")).read())
+    contents = io.BytesIO(unpack.stream_reader(others[f"pkg-{stem}.tar.zst"]).read())
+    data = json.dumps(exports).encode()
+    row = tarfile.TarInfo("info/run_exports.json")
+    row.size = len(data)
+    with tarfile.open(fileobj=info, mode="a") as tar, tarfile.open(fileobj=contents) as files:
+        tar.addfile(row, io.BytesIO(data))
+        if suffix == ".tar.bz2":
+            for member in files:
+                tar.addfile(member, files.extractfile(member))
+    target = package.with_name(f"{stem}{suffix}")
+    if suffix == ".tar.bz2":
+        target.write_bytes(bz2.compress(info.getvalue()))
+    else:
+        with zipfile.ZipFile(target, "w") as archive:
+            for name, part in {**others, f"info-{stem}.tar.zst": zstandard.compress(info.getvalue())}.items():
+                archive.writestr(name, part)
+    return target
+
+
+@pytest.mark.parametrize(("suffix", "key"), [(".conda", "packages.conda"), (".tar.bz2", "packages")])
+def test_run_exports(folder: Path, tmp_path: Path, suffix: str, key: str) -> None:
+    """What one publishing wrote stays when another adds a package, though nothing is read again."""
+    exports = {"weak": ["small >=1.0,<2.0a0"], "strong": ["other"]}
+    package = add_exports(make(tmp_path), exports, suffix)
+    other = make(tmp_path, "other")
+    for given in (package, other):
+        assert channel.publish(folder, [given]).hashed == 1
+    table = json.loads((folder / SUBDIR / "run_exports.json").read_bytes())
+    assert table["info"] == {"subdir": SUBDIR}
+    rows = {**table["packages"], **table["packages.conda"]}
+    assert rows == {package.name: {"run_exports": exports}, other.name: {"run_exports": {}}}
+    assert package.name in table[key]
     assert channel_check.check(folder, RECIPES) == 2
 
 

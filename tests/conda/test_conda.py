@@ -23,7 +23,8 @@ from lmsbuild.errors import (
     WrongPlatform,
     WrongVersion,
 )
-from lmsbuild.wheel import WheelFile, record_hash
+from lmsbuild.wheel import record_hash
+from small_wheels import variants
 from stand_ins import ABI, VERSION
 
 RECIPES = paths.recipes_folder()
@@ -32,11 +33,6 @@ PACKAGES = f"lib/python{VERSION}/site-packages"
 
 def package(wheel: Path, output: Path) -> Path:
     return conda.build(conda.Options(wheel, RECIPES, output, (), test=False, level=1))
-
-
-def variants(wheel: Path) -> dict[str, str]:
-    with WheelFile(wheel) as file:
-        return conda.describe(file, conda.layout(file.name, wheel.name, RECIPES), RECIPES)
 
 
 def cuda_wheel(folder: Path, **changes: object) -> Path:

@@ -3,16 +3,25 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+import rattler
 
-from lmsbuild import paths
+from lmsbuild import catalogue, paths, ranged
+from lmsbuild.catalogue import Tag
 from lmsbuild.conda_names import conda_requirements, marker_environment, read_metadata, read_providers
 from lmsbuild.errors import BadSources, DamagedWheel, UnknownRequirement
 from lmsbuild.platforms import find_platform, read_platforms
+from lmsbuild.rows import replace_file
+from lmsbuild.target import machine_of, python_of
+from lmsbuild.wheel import WheelFile, parse_name
 
 RECIPES = paths.recipes_folder()
+TAGS = catalogue.tags(paths.patches_folder())
+NEWEST = {tag.framework: tag for tag in sorted(TAGS, key=lambda tag: tag.number)}
 X86 = marker_environment("3.12", "x86_64")
 
 
@@ -119,6 +128,62 @@ def test_requirements_of_tensorflow(version: str, extras: list[str], conda: list
     environment = marker_environment("3.11", "x86_64")
     found = conda_requirements(TENSORFLOW[version], read_providers(RECIPES), environment, extras)
     assert sorted(found.values()) == conda
+
+
+def official(tag: Tag) -> list[str]:
+    """A wheel for x86_64 of each package of the tag; of the newest tag of a framework one for aarch64, too."""
+    chosen: dict[tuple[str, str], str] = {}
+    for name in (*tag.records, *tag.wheels):  # first the one whose RECORD is known
+        parsed = parse_name(Path(name))
+        machine = machine_of(parsed.platforms[0])
+        if machine == "x86_64" or tag == NEWEST[tag.framework]:
+            chosen.setdefault((parsed.package, machine), name)
+    return list(chosen.values())
+
+
+def fetch(name: str, links: Mapping[str, list[ranged.Link]]) -> bytes:
+    """What an official wheel says of itself: some kilobytes, fetched without the rest of it.
+
+    The archive's checksum alone vouches for it: some wheels' RECORD states the hash of an earlier METADATA.
+    """
+    address = ranged.locate(parse_name(Path(name)).package, [name], links[parse_name(Path(name)).package])
+    with ranged.open_address(address) as stream, WheelFile(Path(name), stream) as wheel:
+        return wheel.read(f"{wheel.dist_info}/METADATA")
+
+
+@pytest.fixture(scope="module")
+def stated() -> dict[str, str]:
+    """METADATA of official wheels, by the wheel's name; fetched side by side, and kept in the cache from then on."""
+    folder = paths.cache_folder() / "metadata"
+    folder.mkdir(parents=True, exist_ok=True)
+    known = [name for tag in TAGS for name in official(tag)]
+    missing = [name for name in known if not (folder / name).exists()]
+    links = {package: ranged.links(package) for package in {parse_name(Path(name)).package for name in missing}}
+    with ThreadPoolExecutor(8) as pool:
+        for name, data in zip(missing, pool.map(lambda name: fetch(name, links), missing), strict=True):
+            replace_file(folder / name, data)
+    return {name: (folder / name).read_text() for name in known}
+
+
+@pytest.mark.parametrize("tag", TAGS, ids=lambda tag: tag.full_name)
+def test_what_official_wheels_require_has_conda_packages(tag: Tag, stated: dict[str, str]) -> None:
+    always = {"tensorflow": {"numpy", "protobuf", "absl-py"}, "pytorch": {"filelock", "jinja2", "networkx", "sympy"}}
+    for name in official(tag):
+        parsed = parse_name(Path(name))
+        python = python_of(min(one.abi for one in parsed.tags))
+        assert python is not None
+        environment = marker_environment(python, machine_of(parsed.platforms[0]))
+        extras = ["and-cuda"] if parsed.package == "tensorflow" else []
+        metadata = read_metadata(stated[name])
+        found = conda_requirements(metadata.requirements, read_providers(RECIPES), environment, extras)
+        assert {package.replace("-", "_") for package in found} <= lines(tag.framework), name
+        assert tag.number < (2,) or always[tag.framework] <= set(found), name
+        cuda = parsed.package != "tensorflow-cpu" and any(
+            text.startswith("nvidia-cu") for text in metadata.requirements
+        )
+        assert ("cudnn" in found) is cuda, name
+        for text in found.values():
+            assert rattler.MatchSpec(text, strict=True).name is not None, name
 
 
 def test_a_row_that_provides_nothing(tmp_path: Path) -> None:

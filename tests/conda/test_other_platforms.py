@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import channel, channel_check, conda, conda_archive, conda_base, graft, paths, runpath
+from lmsbuild import channel, channel_check, conda_archive, conda_base, paths, runpath
 from lmsbuild.errors import NoCompiler, WrongPlatform, WrongVersion
 from lmsbuild.platforms import Platform, find_platform, target_on
 from stand_ins import VERSION, make
@@ -62,8 +62,8 @@ def test_aarch64(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def base(tmp_path: Path) -> Path:
-    """A package as a community builds them, with small libraries for ppc64le."""
+def members(tmp_path: Path) -> dict[str, synthetic.Member]:
+    """What a community's build has, with small libraries for ppc64le."""
     compiler = platform("ppc64le").compiler
     libraries = {}
     for name, text in {
@@ -85,29 +85,48 @@ def base(tmp_path: Path) -> Path:
         ]
         subprocess.run(words, input=text.encode(), check=True)
         libraries[f"torch/lib/lib{name}.so"] = target.read_bytes()
-    files = {f"{PACKAGES}/{name}": member.data for name, member in synthetic.members(libraries).items()}
+    return synthetic.members(libraries)
+
+
+@pytest.fixture
+def base_package(members: dict[str, synthetic.Member], tmp_path: Path) -> Path:
+    files = {f"{PACKAGES}/{name}": member.data for name, member in members.items()}
     files[f"{PACKAGES}/{synthetic.DIST_INFO}/RECORD"] = b"old,,\n"
     files[f"{PACKAGES}/torch/__pycache__/x.pyc"] = b"x"
     files["bin/other"] = b"x"
-    return make(tmp_path, "pytorch", "2.13.0", "cuda9.2_py36_1", files=files, subdir="linux-ppc64le")
+    return make(
+        tmp_path, "pytorch", "2.13.0", "cuda9.2_py36_1", files=files, depends=["openblas"], subdir="linux-ppc64le"
+    )
 
 
-def test_ppc64le_from_a_package(base: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    power = platform("ppc64le")
-    monkeypatch.setenv("CXX", power.compiler)
+@pytest.fixture
+def base_wheel(members: dict[str, synthetic.Member], tmp_path: Path) -> Path:
+    return synthetic.write_wheel(tmp_path / synthetic.wheel_name(platform="linux_ppc64le"), members)
+
+
+@pytest.mark.parametrize(("kind", "requires"), [("base_package", {"openblas"}), ("base_wheel", set())])
+def test_ppc64le_from_a_base(
+    kind: str, requires: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
+    monkeypatch.delenv("CXX", raising=False)  # the platform's own is found
+    base = request.getfixturevalue(kind)
     official = tmp_path / "official"
     official.mkdir()
     small = synthetic.write_wheel(official / synthetic.wheel_name(), synthetic.members(synthetic.libraries(official)))
     made = Workshop(tmp_path, small, synthetic.write_sources(tmp_path / "patches"))
     made.generate()
-    wheel = conda_base.as_wheel(base, "torch", "2.13.0", power, tmp_path)
-    options = made.options(base_wheel=wheel)
-    options = graft.Options(**{**vars(options), "target": target_on(power, None)})
-    patched = graft.build(options)
+    words = ("conda", "pytorch", "v2.13.0", "--platform", "linux-ppc64le", "--base", base, "--level", "1")
+    done = made.run(*words, "--output", made.output)
+    assert done.returncode == 0, done.stderr
+    assert "the tests inside the package need linux-ppc64le" in done.stderr
+    package = Path(done.stdout.strip())
+    assert package.parent == made.output / "linux-ppc64le"
+    (patched,) = made.output.glob("*.whl")
+    assert patched.name == synthetic.wheel_name("2.13.0+cpu.lms1", platform="linux_ppc64le")
     with zipfile.ZipFile(patched) as archive:
         assert not [name for name in archive.namelist() if "__pycache__" in name]
-    package = conda.build(conda.Options(patched, RECIPES, tmp_path / "dist", (), test=True, level=1))
-    assert package.parent.name == "linux-ppc64le"
+    depends = set(conda_archive.read_description(package)["index"]["depends"])
+    assert depends & {"openblas"} == requires
     found = elves(package)
     assert found["torch/lib/libtorch_lms.so"].runpath == ("$ORIGIN",)
     assert found["torch/lib/libc10.so"].runpath == ("$ORIGIN/../../../..",)
@@ -116,12 +135,23 @@ def test_ppc64le_from_a_package(base: Path, tmp_path: Path, monkeypatch: pytest.
     assert channel_check.check(tmp_path / "channel", RECIPES) == 1
 
 
-def test_base_of_another_version_or_machine(base: Path, tmp_path: Path) -> None:
+def test_base_of_another_version_or_machine(base_package: Path, tmp_path: Path) -> None:
     with pytest.raises(WrongVersion, match=r"is version 2.13.0, but 2.6.0 is needed"):
-        conda_base.as_wheel(base, "torch", "2.6.0", platform("ppc64le"), tmp_path)
+        conda_base.as_wheel(base_package, "torch", "2.6.0", platform("ppc64le"), tmp_path)
     with pytest.raises(WrongPlatform, match="is for linux-ppc64le, not for linux-aarch64"):
-        conda_base.as_wheel(base, "torch", "2.13.0", platform("aarch64"), tmp_path)
-    words = [sys.executable, "-m", "lmsbuild", "conda", "pytorch", TAG, "--base", base, "--output", tmp_path / "out"]
+        conda_base.as_wheel(base_package, "torch", "2.13.0", platform("aarch64"), tmp_path)
+    words = [
+        sys.executable,
+        "-m",
+        "lmsbuild",
+        "conda",
+        "pytorch",
+        TAG,
+        "--base",
+        base_package,
+        "--output",
+        tmp_path / "out",
+    ]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, "2.6.0 is needed" in done.stderr) == (WrongVersion.exit_code, True)
     assert not list((tmp_path / "out").iterdir())

@@ -11,7 +11,6 @@ from pathlib import Path
 import small_wheels
 from lmsbuild import channel, channel_check, conda, conda_archive, paths, runpath
 from lmsbuild.errors import UnknownPackage, WrongVersion
-from lmsbuild.wheel import WheelFile
 from stand_ins import ABI, TENSORFLOW, VERSION, make_stand_ins
 
 TAG = "v2.14.1"
@@ -57,8 +56,7 @@ def test_package(tmp_path: Path) -> None:
 def test_package_with_cuda(tmp_path: Path) -> None:
     wheel = small_wheels.write_tensorflow(tmp_path, package="tensorflow", cuda="11.8", requires=CUDA)
     recipe = conda.prepare(wheel, RECIPES, tmp_path / "folder")
-    with WheelFile(wheel) as file:
-        described = conda.describe(file, conda.layout(file.name, wheel.name, RECIPES), RECIPES)
+    described = small_wheels.variants(wheel)
     assert described["build_string"] == f"cuda118_py{ABI[2:]}_lms1_1000"
     assert described["run_cuda_version"] == "cuda-version >=11.8,<12"
     assert (described["run_cudatoolkit"], described["run_nccl"]) == ("cudatoolkit", "nccl >=2.16.5,<3.0a0")
