@@ -4,6 +4,20 @@
 // devices do. Only for builds with CUDA.
 #if defined(GOOGLE_CUDA) && GOOGLE_CUDA  // else the header of GPU devices is none
 
+#include "tensorflow/core/public/version.h"
+
+// 2.19's stream executor includes a header of LLVM that no wheel has, for the descriptors of Hopper's tensor copies.
+// Nothing here makes or takes one, so that they are declared is enough.
+#if defined(TF_MINOR_VERSION) && TF_MINOR_VERSION == 19 && !__has_include("llvm/ADT/ArrayRef.h")
+#define XLA_STREAM_EXECUTOR_GPU_TMA_METADATA_H_
+namespace stream_executor {
+namespace gpu {
+class TmaDescriptor {};
+struct TmaMetadata {};
+}  // namespace gpu
+}  // namespace stream_executor
+#endif
+
 #include <algorithm>
 #include <array>
 #include <atomic>
