@@ -1,7 +1,7 @@
 """Official TensorFlow wheels, patched by the tool, run the checks under programs/.
 
 The newest release and one with Keras 2 run all but those of checks_tf_every_release, which an old one runs, with the
-interpreter that it is for. LMS_TEST_TENSORFLOW_TAGS names more of those, such as "v2.2.0 v2.12.0".
+interpreter that it is for; those of checks_tf_estimator run where there are Estimators. LMS_TEST_TENSORFLOW_TAGS names more of those, such as "v2.2.0 v2.12.0".
 
 To run one alone, with the interpreter that the fixture made and programs/ in PYTHONPATH:
 ``LMS_TEST_FRAMEWORK=tensorflow python ../programs/run_checks.py checks_tf_handout check_sessions``.
@@ -25,6 +25,8 @@ PROGRAMS = Path(__file__).parent / "programs"
 NEW_TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3
 OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
+ESTIMATOR_MODULE = "checks_tf_estimator"
+FIRST_WITHOUT_ESTIMATORS = "v2.16.0"
 OLD_NEEDS = ("numpy<1.20", "protobuf<3.21")  # before 2.5 the wheels do not say that they do not run with newer ones
 
 
@@ -33,8 +35,14 @@ def every_check() -> list[Any]:
         pytest.param(tag, *each.values, id=f"{tag}-{each.values[0]}-{each.values[1]}")
         for tag in (*NEW_TAGS, *OLD_TAGS)
         for each in parameters(PROGRAMS)
-        if (each.values[0] == OLD_MODULE) == (tag in OLD_TAGS)
+        if runs(tag, each.values[0])
     ]
+
+
+def runs(tag: str, module: str) -> bool:
+    if module == ESTIMATOR_MODULE:
+        return number(tag) < number(FIRST_WITHOUT_ESTIMATORS)
+    return (module == OLD_MODULE) == (tag in OLD_TAGS)
 
 
 @pytest.fixture(scope="session")
