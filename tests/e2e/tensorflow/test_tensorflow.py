@@ -1,7 +1,8 @@
 """Official TensorFlow wheels, patched by the tool, run the checks under programs/.
 
 The newest release and one with Keras 2 run all but those of checks_tf_every_release, which an old one runs, with the
-interpreter that it is for; those of checks_tf_estimator run where there are Estimators. LMS_TEST_TENSORFLOW_TAGS names more of those, such as "v2.2.0 v2.12.0".
+interpreter that it is for. LMS_TEST_TENSORFLOW_TAGS names more old releases, such as "v2.2.0 v2.12.0". The checks of
+checks_tf_estimator run on every one that has Estimators.
 
 To run one alone, with the interpreter that the fixture made and programs/ in PYTHONPATH:
 ``LMS_TEST_FRAMEWORK=tensorflow python ../programs/run_checks.py checks_tf_handout check_sessions``.

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-
 import numpy as np
 import tensorflow as tf
 from common import MIB, raises
-from tf_support import data, pinned, same, stat
+from tf_support import data, limit_of_bfc, pinned, same, stat
 
 config = tf.config.experimental
 
@@ -37,7 +35,7 @@ def check_a_device_that_the_program_switches_itself() -> None:
 
 def check_small_tensors_that_do_not_fit() -> None:
     """BFC's own limit is not LMS's: nothing is paged out for a request that this could not help."""
-    os.environ.update(TF_CPU_ALLOCATOR_USE_BFC="1", TF_CPU_BFC_MEM_LIMIT_IN_MB="8")
+    limit_of_bfc(8)
     tf.lms.enable("cpu", limit=64 * MIB, min_size=MIB)
     large = tf.constant(data(4)) + 0.0
     with raises(tf.errors.ResourceExhaustedError, "OOM"):
