@@ -38,7 +38,7 @@ def find_tag(patches: Path, torch: Torch) -> Tag:
         names = ", ".join(tag.name for tag in known)
         raise UnknownRelease(
             f"the installed torch is {torch.version}, and the patch is made for {names}: install one of these, or add "
-            f"a row for {torch.release} to patches/{FRAMEWORK}/tags.toml (see CONTRIBUTING.md)"
+            f"a row for {torch.release} to patches/catalogue/{FRAMEWORK}/tags.toml (see CONTRIBUTING.md)"
         )
     if tag.commit != torch.commit:
         raise UnknownRelease(f"the installed torch {torch.version} is built from {torch.commit}, not from {tag.commit}")

@@ -112,7 +112,7 @@ def command(options: argparse.Namespace) -> str:
 def _digest() -> str:
     """Of the glue, the pager, and these scripts."""
     digest = hashlib.sha256()
-    for folder in ("patches/pager", "patches/python", "patches/tensorflow/files", "ci/gpu"):
+    for folder in ("patches/src/pager", "patches/src/python", "patches/src/tensorflow", "ci/gpu"):
         for path in sorted((ROOT / folder).rglob("*")):
             if path.is_file() and path.suffix != ".pyc":
                 digest.update(str(path.relative_to(ROOT)).encode() + b"\0" + path.read_bytes())

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 HERE = Path(__file__).resolve().parent
-PAGER = HERE.parents[1] / "patches" / "pager"
+PAGER = HERE.parents[1] / "patches" / "src" / "pager"
 FLAGS = ["-std=c++14", "-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{PAGER}"]
 
 

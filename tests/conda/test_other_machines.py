@@ -19,7 +19,7 @@ import pytest
 from machines import MACHINES, Machine
 
 ROOT = Path(__file__).parents[2]
-PAGER = ROOT / "patches/pager"
+PAGER = ROOT / "patches/src/pager"
 SUITE = ROOT / "tests/pager"
 CASE = re.compile(r"^CASE(?:_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
 STEPS = "1000"

@@ -108,5 +108,5 @@ def _flags(base: Allocator, flavour: str) -> list[str]:
     flags = [f"-std={base.standard}", "-g1", *FLAVOURS[flavour], "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror"]
     flags += ["-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={int(strings)}"]
     flags += [f"-I{path}" for path in (base.patched / "aten/src", HERE / "simulator", HERE.parent / "pager")]
-    flags += [f"-I{PATCHES / 'pager'}", f"-isystem{base.wheel / 'torch/include'}", f"-isystem{base.include}"]
+    flags += [f"-I{PATCHES / 'src/pager'}", f"-isystem{base.wheel / 'torch/include'}", f"-isystem{base.include}"]
     return flags

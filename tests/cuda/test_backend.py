@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PAGER = HERE.parents[1] / "patches" / "pager"
+PAGER = HERE.parents[1] / "patches" / "src" / "pager"
 PROGRAMS = ("backend_units", "backend_model", "pager_units")
 CASE = re.compile(r"^CASE\((\w+)\) \{", re.MULTILINE)
 # ThreadSanitizer itself takes most of the address space.

@@ -11,8 +11,8 @@ import pytest
 
 HERE = Path(__file__).parent
 UNITS = HERE / "glue_units.cc"
-GLUE = HERE.parents[1] / "patches" / "pytorch" / "files" / "aten" / "src" / "ATen"
-PAGER = HERE.parents[1] / "patches" / "pager"
+GLUE = HERE.parents[1] / "patches" / "src" / "pytorch" / "aten" / "src" / "ATen"
+PAGER = HERE.parents[1] / "patches" / "src" / "pager"
 CASES = re.findall(r"^CASE\((\w+)\) \{", UNITS.read_text(), re.MULTILINE)
 DEVICES = {"SIM_CUDA_DEVICES": "2", "SIM_CUDA_MEMORY": str(128 << 20)}
 WHERE = """

@@ -12,7 +12,7 @@ import pytest
 from checks import Outcomes, parameters
 
 PROGRAMS = Path(__file__).parent / "programs"
-UPSTREAM = Path(__file__).parents[2] / "patches" / "pytorch" / "files" / "test" / "test_lms.py"
+UPSTREAM = Path(__file__).parents[2] / "patches" / "src" / "pytorch" / "test" / "test_lms.py"
 
 
 @pytest.fixture(scope="session")

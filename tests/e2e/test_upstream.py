@@ -7,7 +7,7 @@ import re
 import subprocess
 from pathlib import Path
 
-TEST = Path(__file__).parents[2] / "patches" / "pytorch" / "files" / "test" / "test_lms.py"
+TEST = Path(__file__).parents[2] / "patches" / "src" / "pytorch" / "test" / "test_lms.py"
 
 
 def test_upstream_style_tests(lms_python: Path, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from example_programs import ROOT
 
-PACKAGE = ROOT / "patches" / "tensorflow" / "files" / "tensorflow" / "python" / "lms"
+PACKAGE = ROOT / "patches" / "src" / "tensorflow" / "tensorflow" / "python" / "lms"
 
 
 def public(module: Path) -> list[str]:

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 HERE = Path(__file__).parent
-PAGER = HERE.parents[1] / "patches" / "pager"
+PAGER = HERE.parents[1] / "patches" / "src" / "pager"
 
 COMMON = ["-std=c++14", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{PAGER}", f"-I{HERE}"]
 # GCC sees through Pager's own operator new and takes it for a mismatch, but only with the sanitizers' inlining.

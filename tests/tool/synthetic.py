@@ -216,15 +216,17 @@ def wheel_name(version: str = "2.13.0+cpu", abi: str = ABI, platform: str = PLAT
 def write_sources(patches: Path, wheels: Mapping[str, str] | None = None) -> Path:
     """Writes the sources of a patch, laid out as in the repository."""
     files = {
-        "pager/pager.h": b"#pragma once\n",
-        "python/_library.py": b"def load():\n    pass\n",
-        "pytorch/files/aten/src/ATen/LmsPager.cpp": PAGER_SOURCE,
-        "pytorch/files/aten/src/ATen/LmsTorch.cpp": TORCH_SOURCE,
-        "pytorch/files/torch/lms/__init__.py": b"def enable():\n    pass\n",
-        "pytorch/files/test/test_lms.py": b"print('a test')\n",
-        "pytorch/edits.toml": EDITS.encode(),
-        "pytorch/series.toml": SERIES.encode(),
-        "pytorch/tags.toml": tags({"torch/__init__.py": INIT, "torch/cuda/__init__.py": CUDA_INIT}, wheels).encode(),
+        "src/pager/pager.h": b"#pragma once\n",
+        "src/python/_library.py": b"def load():\n    pass\n",
+        "src/pytorch/aten/src/ATen/LmsPager.cpp": PAGER_SOURCE,
+        "src/pytorch/aten/src/ATen/LmsTorch.cpp": TORCH_SOURCE,
+        "src/pytorch/torch/lms/__init__.py": b"def enable():\n    pass\n",
+        "src/pytorch/test/test_lms.py": b"print('a test')\n",
+        "catalogue/pytorch/edits.toml": EDITS.encode(),
+        "catalogue/pytorch/series.toml": SERIES.encode(),
+        "catalogue/pytorch/tags.toml": tags(
+            {"torch/__init__.py": INIT, "torch/cuda/__init__.py": CUDA_INIT}, wheels
+        ).encode(),
     }
     for name, data in files.items():
         path = patches / name

@@ -168,16 +168,16 @@ def requires_another(package: str) -> dict[str, Member]:
 def write_sources(patches: Path) -> None:
     """Writes the sources of the patch beside those for PyTorch."""
     files = {
-        "files/tensorflow/core/lms/lms_cpu.cc": CPU_SOURCE,
-        "files/tensorflow/core/lms/lms_gpu.cc": GPU_SOURCE,
-        "files/tensorflow/core/lms/BUILD": b"cc_library()\n",
-        "files/tensorflow/python/lms/__init__.py": b"def enable():\n    pass\n",
-        "files/tensorflow/python/lms/BUILD": b"py_library()\n",
-        "edits.toml": EDITS.encode(),
-        "series.toml": SERIES.encode(),
-        "tags.toml": TAGS.encode(),
+        "src/tensorflow/tensorflow/core/lms/lms_cpu.cc": CPU_SOURCE,
+        "src/tensorflow/tensorflow/core/lms/lms_gpu.cc": GPU_SOURCE,
+        "src/tensorflow/tensorflow/core/lms/BUILD": b"cc_library()\n",
+        "src/tensorflow/tensorflow/python/lms/__init__.py": b"def enable():\n    pass\n",
+        "src/tensorflow/tensorflow/python/lms/BUILD": b"py_library()\n",
+        "catalogue/tensorflow/edits.toml": EDITS.encode(),
+        "catalogue/tensorflow/series.toml": SERIES.encode(),
+        "catalogue/tensorflow/tags.toml": TAGS.encode(),
     }
     for name, data in files.items():
-        path = patches / "tensorflow" / name
+        path = patches / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)

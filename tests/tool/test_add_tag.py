@@ -132,12 +132,12 @@ def test_a_cuda_wheel_and_its_standard_and_generation_are_told_from_it(
         },
     )
     synthetic.edit_file(
-        workshop.patches / "pytorch/series.toml", lambda text: text.replace('"int answer"', '"\\nint answer"')
+        workshop.patches / "catalogue/pytorch/series.toml", lambda text: text.replace('"int answer"', '"\\nint answer"')
     )
     with pytest.raises(CompilerFailed):  # the other generation is linked with nothing that has the answer
         _add(_options(workshop))
     synthetic.edit_file(
-        workshop.patches / "pytorch/series.toml",
+        workshop.patches / "catalogue/pytorch/series.toml",
         lambda text: text.replace("torch_cpu = []", 'torch_cpu = ["torch_cpu"]'),
     )
     _add(_options(workshop))
@@ -147,7 +147,7 @@ def test_a_cuda_wheel_and_its_standard_and_generation_are_told_from_it(
 
 
 def test_rows_are_in_the_order_of_versions_and_in_one_form(workshop: Workshop) -> None:
-    path = workshop.patches / "pytorch/tags.toml"
+    path = workshop.patches / "catalogue/pytorch/tags.toml"
     head = path.read_text().split("[[tag]]")[0]
     for name in ("v2.9.0", "v2.10.0", "v1.13.1"):
         rows.write(workshop.patches, replace(workshop.tag, name=name, version=name[1:]))
@@ -160,7 +160,7 @@ def test_rows_are_in_the_order_of_versions_and_in_one_form(workshop: Workshop) -
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_the_committed_catalogue_is_in_that_form(framework: str) -> None:
     patches = Path(add_tag.__file__).parents[2] / "patches"
-    text = (patches / framework / "tags.toml").read_text()
+    text = (patches / "catalogue" / framework / "tags.toml").read_text()
     known = [tag for tag in catalogue.tags(patches) if tag.framework == framework]
     assert known
     assert text == text.split("[[tag]]")[0] + rows.text(known)
@@ -213,7 +213,7 @@ def test_when_anything_fails_nothing_is_written(
         _publish(workshop, {name: member for name, member in files.items() if not name.endswith(".cmake")})
     elif spoil == "no generation":
         synthetic.edit_file(
-            workshop.patches / "pytorch/series.toml", lambda text: text.replace("has = {", 'has = { x = "",')
+            workshop.patches / "catalogue/pytorch/series.toml", lambda text: text.replace("has = {", 'has = { x = "",')
         )
     elif spoil == "anchor":
         _publish(workshop, {**files, "torch/__init__.py": Member(b"_lazy_modules = {}\n")})

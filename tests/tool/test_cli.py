@@ -120,7 +120,7 @@ def test_doctor_says_what_is_missing_and_what_mends_it(
     if spoil == "compiler":
         monkeypatch.setenv("CXX", "no-such-compiler")
     elif spoil == "standard":
-        tags = workshop.patches / "pytorch/tags.toml"
+        tags = workshop.patches / "catalogue/pytorch/tags.toml"
         synthetic.edit_file(tags, lambda text: text.replace("c++17", "c++99"))
     elif spoil == "git":
         which = doctor.shutil.which
@@ -170,7 +170,9 @@ def _known_machine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(doctor.paths, "patches_folder", lambda: workshop.patches)
     (workshop.folder / CUDA_PACKAGE).write_text("listed, not read")
     elsewhere = "a-1-py3-none-win_amd64.whl"
-    (workshop.patches / "cuda.toml").write_text(f'["11.7"]\n"{elsewhere}" = ""\n["12.4"]\n"{CUDA_PACKAGE}" = ""\n')
+    (workshop.patches / "catalogue/cuda.toml").write_text(
+        f'["11.7"]\n"{elsewhere}" = ""\n["12.4"]\n"{CUDA_PACKAGE}" = ""\n'
+    )
     monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(workshop.folder))

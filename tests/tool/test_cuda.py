@@ -109,7 +109,9 @@ def with_cuda(workshop: Workshop, stand_in: dict[str, Member], monkeypatch: pyte
     }
     packages = [_package(shop, "nvidia_runtime", "12.4.127", runtime), _package(shop, "nvidia_crt", "12.4.131", crt)]
     lines = "".join(f'"{path.name}" = "{file_sha256(path)}"\n' for path in packages)
-    (workshop.patches / "cuda.toml").write_text(f'["12.4"]\n{lines}["12.1"]\n"a-1-py3-none-win_amd64.whl" = ""\n')
+    (workshop.patches / "catalogue/cuda.toml").write_text(
+        f'["12.4"]\n{lines}["12.1"]\n"a-1-py3-none-win_amd64.whl" = ""\n'
+    )
     files = {
         **stand_in,
         "torch/version.py": Member(VERSION),
@@ -119,10 +121,10 @@ def with_cuda(workshop: Workshop, stand_in: dict[str, Member], monkeypatch: pyte
         ),
     }
     synthetic.write_wheel(workshop.base, files)
-    source = workshop.patches / "pytorch/files/aten/src/ATen/cuda/LmsCuda.cpp"
+    source = workshop.patches / "src/pytorch/aten/src/ATen/cuda/LmsCuda.cpp"
     source.parent.mkdir()
     source.write_bytes(SOURCE)
-    synthetic.edit_file(workshop.patches / "pytorch/series.toml", lambda text: text + SERIES)
+    synthetic.edit_file(workshop.patches / "catalogue/pytorch/series.toml", lambda text: text + SERIES)
     workshop.generate()
     return workshop
 
@@ -155,7 +157,7 @@ def _carrying(workshop: Workshop, stand_in: dict[str, Member], answer: str) -> W
         ),
     }
     synthetic.write_wheel(workshop.base, files)
-    with (workshop.patches / "cuda.toml").open("a") as file:
+    with (workshop.patches / "catalogue/cuda.toml").open("a") as file:
         file.write('["10.2"]\nheaders = "12.4"\n')
     return workshop
 
@@ -196,7 +198,7 @@ def test_a_wheel_of_a_version_without_packages_has_to_carry_the_runtime(
     ],
 )
 def test_a_known_cuda_wheel_has_to_be_as_the_catalogue_says(with_cuda: Workshop, stated: str, message: str) -> None:
-    tags = with_cuda.patches / "pytorch/tags.toml"
+    tags = with_cuda.patches / "catalogue/pytorch/tags.toml"
     known = f'[tag.wheels]\n"{with_cuda.base.name}" = "{file_sha256(with_cuda.base)}"\n'
     row = f'cuda = "{stated}"\nabi = "pre-cxx11"\n'
     synthetic.edit_file(tags, lambda text: text.replace("[tag.wheels]\n", known).replace('abi = "cxx11"\n', row))
@@ -206,14 +208,14 @@ def test_a_known_cuda_wheel_has_to_be_as_the_catalogue_says(with_cuda: Workshop,
 
 def test_a_wheel_without_cuda_does_not(with_cuda: Workshop, stand_in: dict[str, Member]) -> None:
     synthetic.write_wheel(with_cuda.base, stand_in)
-    (with_cuda.patches / "cuda.toml").unlink()
+    (with_cuda.patches / "catalogue/cuda.toml").unlink()
     with zipfile.ZipFile(graft.build(with_cuda.options())) as archive:
         assert "torch/lib/libtorch_lms.so" in archive.namelist()
         assert LIBRARY not in archive.namelist()
 
 
 def test_a_method_that_is_not_forwarded_ends_the_build(with_cuda: Workshop) -> None:
-    source = with_cuda.patches / "pytorch/files/aten/src/ATen/cuda/LmsCuda.cpp"
+    source = with_cuda.patches / "src/pytorch/aten/src/ATen/cuda/LmsCuda.cpp"
     source.write_bytes(SOURCE.replace(b"  int free() override { return 0; }\n", b""))
     with_cuda.generate()
     with pytest.raises(UnforwardedMethod, match=r"Decorator does not override c10::Allocator::free.*LmsCuda\.cpp"):
@@ -259,7 +261,9 @@ def test_only_headers_and_the_runtime_library_are_unpacked(with_cuda: Workshop) 
 
 
 def test_a_package_that_is_not_the_known_one_is_refused(with_cuda: Workshop) -> None:
-    synthetic.edit_file(with_cuda.patches / "cuda.toml", lambda text: text.replace('whl" = "', 'whl" = "0', 1))
+    synthetic.edit_file(
+        with_cuda.patches / "catalogue/cuda.toml", lambda text: text.replace('whl" = "', 'whl" = "0', 1)
+    )
     with pytest.raises(WrongHash, match="nvidia_runtime"):
         _unpack(with_cuda)
 
@@ -283,7 +287,7 @@ def test_a_package_with_something_else_in_it_is_refused(
     with_cuda: Workshop, files: dict[str, bytes], failure: type[Exception]
 ) -> None:
     path = _package(with_cuda.folder / "shop", "nvidia_runtime", "12.4.127", files)
-    (with_cuda.patches / "cuda.toml").write_text(f'["12.4"]\n"{path.name}" = "{file_sha256(path)}"\n')
+    (with_cuda.patches / "catalogue/cuda.toml").write_text(f'["12.4"]\n"{path.name}" = "{file_sha256(path)}"\n')
     with pytest.raises(failure):
         _unpack(with_cuda)
 
@@ -367,7 +371,7 @@ def _nothing_is_left(workshop: Workshop, packages: int) -> None:
 
 
 def test_a_library_that_takes_cuda_from_a_wheel_without_it_is_refused(with_cuda: Workshop) -> None:
-    series = with_cuda.patches / "pytorch/series.toml"
+    series = with_cuda.patches / "catalogue/pytorch/series.toml"
     synthetic.edit_file(series, lambda text: text.replace('requires = "torch/lib/libc10_cuda.so"\n', ""))
     with_cuda.generate()
     synthetic.write_wheel(with_cuda.base, synthetic.members(synthetic.libraries(with_cuda.folder)))

@@ -83,7 +83,7 @@ value = "{version}+{label}"
 def there(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Upstream:
     """The stand-in, whose build writes marks into the folder `marks`."""
     made = upstream.make(workshop, {"setup.py": SETUP.encode(), "first.cpp": FIRST})
-    (workshop.patches / "pytorch/full.toml").write_text(FULL)
+    (workshop.patches / "catalogue/pytorch/full.toml").write_text(FULL)
     (workshop.folder / "marks").mkdir()
     for name in [name for name in os.environ if name.startswith(("USE_", "CMAKE_", "PYTORCH_", "MAX_JOBS", "CXX"))]:
         monkeypatch.delenv(name)
@@ -173,7 +173,9 @@ def test_a_failing_build_is_said_and_can_be_resumed(there: Upstream) -> None:
     git(there.repository, "commit", "-qam", "broken")
     git(there.repository, "tag", "-f", TAG, "HEAD")
     commit = git(there.repository, "rev-parse", "HEAD").strip()
-    synthetic.edit_file(there.workshop.patches / "pytorch/tags.toml", lambda text: text.replace(there.commit, commit))
+    synthetic.edit_file(
+        there.workshop.patches / "catalogue/pytorch/tags.toml", lambda text: text.replace(there.commit, commit)
+    )
     done = _build(there)
     log = _folder(there) / "build.log"
     assert done.returncode == BuildFailed.exit_code, done.stderr
@@ -269,7 +271,9 @@ def test_a_full_disk_is_said_and_the_build_can_be_resumed(there: Upstream) -> No
         mount -o remount,size=64m "$0" && "$@" --resume || exit 97
         exit $code
     """
-    synthetic.edit_file(there.workshop.patches / "pytorch/full.toml", lambda text: text.replace("disk = 1", "disk = 0"))
+    synthetic.edit_file(
+        there.workshop.patches / "catalogue/pytorch/full.toml", lambda text: text.replace("disk = 1", "disk = 0")
+    )
     compiler = there.workshop.folder / "compiler"
     compiler.write_text(
         '#!/bin/sh\nhead -c 3000000 /dev/zero > build/filler || exit 1\nrm build/filler\nexec c++ "$@"\n'
@@ -320,7 +324,7 @@ def test_a_log_that_cannot_grow_is_said(there: Upstream) -> None:
 
 def test_what_is_missing_is_said_before_anything_starts(there: Upstream) -> None:
     synthetic.edit_file(
-        there.workshop.patches / "pytorch/full.toml",
+        there.workshop.patches / "catalogue/pytorch/full.toml",
         lambda text: (
             text.replace('"git"', '"no-cmake"')
             .replace('"setuptools"', '"no_module"')
@@ -431,7 +435,7 @@ def test_a_build_that_asks_for_cxx11_gets_cxx14(tmp_path: Path, way: str, extens
     (tmp_path / "CMakeLists.txt").write_text(CMAKE.format(extensions=f"set(CMAKE_CXX_EXTENSIONS {extensions})"))
     (tmp_path / "part").mkdir()
     (tmp_path / "part/CMakeLists.txt").write_text("project(Part CXX)\nadd_library(part STATIC ../classic.cpp)\n")
-    file = paths.patches_folder() / "pytorch/cxx14.cmake"
+    file = paths.patches_folder() / "catalogue/pytorch/cxx14.cmake"
     environment = {name: value for name, value in os.environ.items() if name != "CMAKE_TOOLCHAIN_FILE"}
     for standard, toolchain in ((201103, None), (201402, file)):
         (tmp_path / "classic.cpp").write_text(CLASSIC.format(standard=standard))

@@ -272,7 +272,7 @@ def test_no_compiler_is_said_before_the_work(workshop: Workshop, monkeypatch: py
     ],
 )
 def test_the_first_real_diagnostic_is_shown(workshop: Workshop, source: str, message: str) -> None:
-    (workshop.patches / "pytorch/files/aten/src/ATen/LmsTorch.cpp").write_text(source)
+    (workshop.patches / "src/pytorch/aten/src/ATen/LmsTorch.cpp").write_text(source)
     workshop.generate()
     with pytest.raises(CompilerFailed, match=message) as caught:
         graft.build(workshop.options())

@@ -18,8 +18,8 @@ from lmsbuild.wheel import parse_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "patches"
-PAGER = sorted((PATCHES / "pager").glob("*.cc"))
-GLUE = PATCHES / "pytorch/files/aten/src/ATen"
+PAGER = sorted((PATCHES / "src/pager").glob("*.cc"))
+GLUE = PATCHES / "src/pytorch/aten/src/ATen"
 
 
 def _check(*words: str | Path) -> None:
@@ -80,7 +80,7 @@ def _check_glue(tag: catalogue.Tag, sources: list[str], base: Path, system: list
     with tempfile.TemporaryDirectory() as name:
         # The pager's headers are included as ATen/lms/..., where they lie in the patched tree.
         (Path(name) / "ATen").mkdir()
-        (Path(name) / "ATen/lms").symlink_to(PATCHES / "pager")
+        (Path(name) / "ATen/lms").symlink_to(PATCHES / "src/pager")
         flags = [f"-std={tag.standard}", "-DNDEBUG", f"-I{name}", f"-I{GLUE.parent}"]
         flags += [f"-isystem{path}" for path in (*system, *(base / folder for folder in graft.include))]
         with ThreadPoolExecutor(os.cpu_count()) as pool:

@@ -142,9 +142,9 @@ def test_the_toolchain_file_is_for_classic_tags() -> None:
             env={name: value for name, value in os.environ.items() if name != "CMAKE_TOOLCHAIN_FILE"},
             check=True,
         )
-        expected = "there/patches/pytorch/cxx14.cmake" if tag in ("v1.1.0", "v1.3.1", "v1.4.0") else ""
+        expected = "there/patches/catalogue/pytorch/cxx14.cmake" if tag in ("v1.1.0", "v1.3.1", "v1.4.0") else ""
         assert shown.stdout.strip() == expected, tag
-    assert (ROOT / "patches/pytorch/cxx14.cmake").is_file()
+    assert (ROOT / "patches/catalogue/pytorch/cxx14.cmake").is_file()
 
 
 def test_the_settings_of_later_tensorflow_builds_are_those_of_a_full_build() -> None:

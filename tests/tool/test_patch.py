@@ -153,7 +153,7 @@ def test_a_part_of_the_patch_is_recognised(workshop: Workshop, count: int) -> No
 def test_an_older_version_of_the_patch_is_recognised(workshop: Workshop) -> None:
     tree = _checkout(workshop)
     apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
-    synthetic.edit_file(workshop.patches / "pager/pager.h", lambda text: text + "// newer\n")
+    synthetic.edit_file(workshop.patches / "src/pager/pager.h", lambda text: text + "// newer\n")
     workshop.generate()
     with pytest.raises(
         PartlyApplied, match=r"aten/src/ATen/lms/pager\.h is not as the patch leaves it.*another version"
@@ -180,7 +180,7 @@ OLDER = b'"""An older release."""\n'
 
 def _add_tag(workshop: Workshop, name: str, commit: str, init: bytes) -> None:
     """Adds another tag to the catalogue, whose edited files are the same but for torch/__init__.py."""
-    path = workshop.patches / "pytorch/tags.toml"
+    path = workshop.patches / "catalogue/pytorch/tags.toml"
     first, _, row = path.read_text().partition("[[tag]]")
     row = row.replace(workshop.tag.commit, commit).replace("v2.13.0", name).replace("2.13.0", name[1:])
     row = row.replace(blob_hash(synthetic.INIT), blob_hash(init))

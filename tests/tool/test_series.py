@@ -125,7 +125,7 @@ def test_git_am_applies_the_series_and_gives_the_sources(workshop: Workshop) -> 
     ],
 )
 def test_sources_that_do_not_fit_are_refused(workshop: Workshop, file: str, old: str, new: str, message: str) -> None:
-    path = workshop.patches / "pytorch" / file
+    path = workshop.patches / "catalogue/pytorch" / file
     assert old in path.read_text()
     synthetic.edit_file(path, lambda text: text.replace(old, new, 1))
     with pytest.raises(BadSources, match=message):
@@ -194,14 +194,14 @@ def test_an_anchor_that_is_not_in_its_block_is_refused(within: str, anchor: str,
 def test_an_edit_is_for_a_range_of_tags(workshop: Workshop, since: str, until: str, applies: bool) -> None:
     """By number: 2.9 is before 2.13."""
     bounds = "".join(f'{key} = "{value}"\n' for key, value in (("since", since), ("until", until)) if value)
-    edits = workshop.patches / "pytorch/edits.toml"
+    edits = workshop.patches / "catalogue/pytorch/edits.toml"
     synthetic.edit_file(edits, lambda text: text.replace("[[edit]]\n", f"[[edit]]\n{bounds}", 1))
     paths = [edit.path for edit in read_edits(workshop.patches, workshop.tag)]
     assert paths == (["torch/__init__.py"] if applies else []) + ["torch/cuda/__init__.py"]
 
 
 def test_a_bound_that_is_no_tag_is_refused(workshop: Workshop) -> None:
-    edits = workshop.patches / "pytorch/edits.toml"
+    edits = workshop.patches / "catalogue/pytorch/edits.toml"
     synthetic.edit_file(edits, lambda text: text.replace("[[edit]]\n", '[[edit]]\nsince = "latest"\n', 1))
     with pytest.raises(BadSources, match="'latest' is not a tag such as"):
         _generate(workshop)
@@ -215,7 +215,7 @@ generations = ["1.1"]
 
 
 def test_a_generation_has_files_and_libraries_of_its_own(workshop: Workshop) -> None:
-    series = workshop.patches / "pytorch/series.toml"
+    series = workshop.patches / "catalogue/pytorch/series.toml"
     synthetic.edit_file(series, lambda text: text.replace("torch_cpu = []", 'torch_cpu = ["torch", "caffe2"]') + ONLY)
     path = "aten/src/ATen/LmsTorch.cpp"
     older = replace(workshop.tag, generation="1.1")
@@ -228,7 +228,7 @@ def test_a_generation_has_files_and_libraries_of_its_own(workshop: Workshop) -> 
 
 @pytest.mark.parametrize(("old", "new"), [('name = "2.0"', 'name = "2.1"'), ('["1.1"]', '["1.1", "2.1"]')])
 def test_a_generation_that_is_not_listed_is_refused(workshop: Workshop, old: str, new: str) -> None:
-    series = workshop.patches / "pytorch/series.toml"
+    series = workshop.patches / "catalogue/pytorch/series.toml"
     synthetic.edit_file(series, lambda text: (text + ONLY).replace(old, new))
     with pytest.raises(BadSources, match=r"generation '2\.[01]', which (it|series\.toml) does not list"):
         read_series(workshop.patches, workshop.tag)
@@ -252,7 +252,7 @@ def test_generate_takes_many_tags(workshop: Workshop) -> None:
 
 def test_leftovers_of_the_interpreter_stay_out(workshop: Workshop) -> None:
     expected = _generate(workshop)
-    leftover = workshop.patches / "pytorch/files/torch/lms/__pycache__/__init__.cpython-311.pyc"
+    leftover = workshop.patches / "src/pytorch/torch/lms/__pycache__/__init__.cpython-311.pyc"
     leftover.parent.mkdir()
     leftover.write_bytes(b"\0\1")
     assert _generate(workshop) == expected
@@ -262,7 +262,7 @@ def test_generate_writes_and_check_compares(workshop: Workshop) -> None:
     patch = workshop.patches / workshop.tag.patch_name
     words = ("generate", "v2.13.0", "--base-wheel", workshop.base)
     assert workshop.run(*words, "--check").returncode == 0
-    source = workshop.patches / "pytorch/files/torch/lms/__init__.py"
+    source = workshop.patches / "src/pytorch/torch/lms/__init__.py"
     source.write_text("changed = True\n")
     before = patch.read_bytes()
     stale = workshop.run(*words, "--check")

@@ -326,7 +326,7 @@ def archive(there: Upstream) -> debian.SourcePackage:
     kept.mkdir(parents=True)
     made.rename(kept / made.name)
     row = "\n".join(f'{key} = "{value}"' for key, value in vars(package).items())
-    with (there.workshop.patches / "pytorch/source.toml").open("a") as table:
+    with (there.workshop.patches / "catalogue/pytorch/source.toml").open("a") as table:
         table.write(f'[debian."{TAG}"]\n{row}\n')
     return package
 
@@ -354,7 +354,7 @@ def test_debian_is_not_asked_for_what_it_does_not_have(there: Upstream, archive:
 
 def test_an_archive_with_other_files_is_refused(there: Upstream, archive: debian.SourcePackage) -> None:
     synthetic.edit_file(
-        there.workshop.patches / "pytorch/tags.toml",
+        there.workshop.patches / "catalogue/pytorch/tags.toml",
         lambda text: text.replace(there.tag.blobs["torch/__init__.py"], "0" * 40),
     )
     done = there.run("source", TAG, there.workshop.folder / "tree", environment=there.offline)

@@ -55,7 +55,7 @@ def test_a_row_says_what_wheels_of_both_packages_say(shop: Shop) -> None:
     assert set(tag.wheels) == {CPU_NAME, CUDA_NAME}  # the one that only requires another package is no build
     assert set(tag.blobs) == {"tensorflow/core/protobuf/config.proto"}
     assert shop.add(update=True) == replace(tag, records=shop.tag.records)  # the other package's wheel says the same
-    text = (shop.patches / "tensorflow/tags.toml").read_text()
+    text = (shop.patches / "catalogue/tensorflow/tags.toml").read_text()
     assert text == tensorflow.TAGS + rows.text([shop.tag])
 
 
@@ -184,7 +184,8 @@ def test_what_a_wheel_does_not_have_is_said_and_nothing_written(
         files[tensorflow.EXPERIMENTAL] = Member(b"import sys as _sys\nfrom x import y as _y\n")
     elif spoil == "not installed":
         synthetic.edit_file(
-            shop.patches / "tensorflow/series.toml", lambda text: text.replace('"tensorflow/core/protobuf/', '"other/')
+            shop.patches / "catalogue/tensorflow/series.toml",
+            lambda text: text.replace('"tensorflow/core/protobuf/', '"other/'),
         )
     elif spoil == "no main wheel":
         (shop.folder / CUDA_NAME).unlink()
@@ -220,7 +221,7 @@ def test_a_tag_of_both_frameworks_has_to_be_named_in_full(shop: Shop) -> None:
 
 
 def test_the_patch_of_a_release_without_edited_files_is_generated(shop: Shop) -> None:
-    (shop.patches / "tensorflow/edits.toml").write_text("edit = []\n")
+    (shop.patches / "catalogue/tensorflow/edits.toml").write_text("edit = []\n")
     tag = shop.add(package="tensorflow-cpu")
     assert dict(tag.blobs) == {}
     tree = shop.workshop.folder / "tree"

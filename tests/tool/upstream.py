@@ -86,6 +86,8 @@ def make(workshop: Workshop, files: dict[str, bytes] | None = None) -> Upstream:
     redirected = {f"{NAME}-part": submodule, NAME: repository}  # of several that fit, git takes the longest
     sections = [f'[url "file://{path}"]\n\tinsteadOf = https://{name}\n' for name, path in redirected.items()]
     (workshop.folder / "gitconfig").write_text('[protocol "file"]\n\tallow = always\n' + "".join(sections))
-    (workshop.patches / "pytorch/source.toml").write_text(SOURCE)
-    synthetic.edit_file(workshop.patches / "pytorch/tags.toml", lambda text: text.replace(workshop.tag.commit, tagged))
+    (workshop.patches / "catalogue/pytorch/source.toml").write_text(SOURCE)
+    synthetic.edit_file(
+        workshop.patches / "catalogue/pytorch/tags.toml", lambda text: text.replace(workshop.tag.commit, tagged)
+    )
     return Upstream(workshop, repository, tagged)

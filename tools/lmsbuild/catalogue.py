@@ -1,4 +1,4 @@
-"""The tags that the tool can build, read from patches/<framework>/tags.toml."""
+"""The tags that the tool can build, read from patches/catalogue/<framework>/tags.toml."""
 
 from __future__ import annotations
 
@@ -84,14 +84,14 @@ def number(name: str) -> tuple[int, ...]:
 
 def frameworks(patches: Path) -> list[str]:
     """The frameworks that have tags."""
-    return sorted(path.parent.name for path in patches.glob("*/tags.toml"))
+    return sorted(path.parent.name for path in patches.glob("catalogue/*/tags.toml"))
 
 
 def tags(patches: Path) -> list[Tag]:
     """Every tag of every framework, in the order of the files."""
     found = []
     for framework in frameworks(patches):
-        table = read_toml(patches / framework / "tags.toml")
+        table = read_toml(patches / "catalogue" / framework / "tags.toml")
         for row in table.get("tag", ()):
             found.append(
                 Tag(
@@ -117,7 +117,7 @@ def tags(patches: Path) -> list[Tag]:
 
 def packages(patches: Path, framework: str) -> tuple[str, ...]:
     """The packages that a framework is published as; the first is the one that the rows describe."""
-    table = read_toml(patches / framework / "tags.toml")
+    table = read_toml(patches / "catalogue" / framework / "tags.toml")
     return (table["package"], *table.get("variants", ()))
 
 

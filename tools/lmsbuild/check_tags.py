@@ -30,7 +30,7 @@ official wheel (for the interpreter in bold), applies the patch to it, compiles 
 every check that a build makes. With names of tags instead of `--all` it writes their lines anew, and leaves the others.
 "Trained with" is the Python with which the patched wheel trained a model when `lmsbuild tag add` read the release, within a
 third of the memory that it needs, to the same numbers as without Large Model Support, to the bit. What the other columns
-mean is said in `patches/pytorch/tags.toml` and `patches/tensorflow/tags.toml`. "For the CPU only" is said where the wheel that
+mean is said in `patches/catalogue/pytorch/tags.toml` and `patches/catalogue/tensorflow/tags.toml`. "For the CPU only" is said where the wheel that
 was checked is not the CUDA build, as with `--package tensorflow-cpu`.
 
 | tag | commit | CUDA | C++ ABI | standard | generation | interpreters | result | trained with |

@@ -29,12 +29,12 @@ class Runtime:
 
 def versions(patches: Path) -> list[str]:
     """The CUDA versions that the catalogue has packages for."""
-    return sorted(read_toml(patches / "cuda.toml"))
+    return sorted(read_toml(patches / "catalogue/cuda.toml"))
 
 
 def releases(patches: Path, version: str, machine: str) -> list[Release]:
     """The packages with the runtime of this CUDA version, for this kind of machine. Raises UnknownCuda."""
-    table = read_toml(patches / "cuda.toml")
+    table = read_toml(patches / "catalogue/cuda.toml")
     row = dict(table.get(version, {}))
     if headers := row.pop("headers", None):
         return releases(patches, headers, machine)
@@ -45,7 +45,7 @@ def releases(patches: Path, version: str, machine: str) -> list[Release]:
             wheels.setdefault((parsed.package, str(parsed.version)), {})[name] = digest
     if not wheels:
         raise UnknownCuda(
-            f"the base wheel is for CUDA {version} on {machine}, but patches/cuda.toml names packages for "
+            f"the base wheel is for CUDA {version} on {machine}, but patches/catalogue/cuda.toml names packages for "
             f"{', '.join(sorted(table))} only: add them there, or give a wheel for one of these"
         )
     return [Release(package, number, known) for (package, number), known in wheels.items()]
@@ -57,13 +57,15 @@ def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
     for release in releases(patches, version, target.machine):
         file = download.fetch(release, target, cache)
         if file.name not in release.wheels:
-            raise WrongHash(f"pip chose {file.name}, which patches/cuda.toml does not list: check `pip config list`")
+            raise WrongHash(
+                f"pip chose {file.name}, which patches/catalogue/cuda.toml does not list: check `pip config list`"
+            )
         with WheelFile(file) as wheel:
             wheel.verify(lambda name: _place(name, folder), lambda done: None)
     libraries = sorted(folder.glob("lib/libcudart.so.*"))
     if len(libraries) != 1:
         raise DamagedWheel(f"the packages for CUDA {version} hold {len(libraries)} runtime libraries, not one")
-    is_its_own = "headers" not in read_toml(patches / "cuda.toml")[version]
+    is_its_own = "headers" not in read_toml(patches / "catalogue/cuda.toml")[version]
     return Runtime(folder / "include", libraries[0] if is_its_own else None, libraries[0])
 
 

@@ -61,7 +61,7 @@ class Command:
 
 @dataclass(frozen=True)
 class Recipe:
-    """How a framework is built, as patches/<framework>/full.toml says."""
+    """How a framework is built, as patches/catalogue/<framework>/full.toml says."""
 
     commands: tuple[Command, ...]  # in order
     programs: tuple[str, ...]
@@ -134,7 +134,7 @@ class Plan:
 
 
 def read_recipe(patches: Path, framework: str) -> Recipe:
-    table = read_toml(patches / framework / "full.toml")
+    table = read_toml(patches / "catalogue" / framework / "full.toml")
     return Recipe(
         commands=tuple(Command(**{**row, "words": tuple(row["words"])}) for row in table["command"]),
         programs=tuple(table["programs"]),

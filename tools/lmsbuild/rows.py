@@ -1,4 +1,4 @@
-"""Writes rows of the catalogue: patches/<framework>/tags.toml in its one form, in the order of versions."""
+"""Writes rows of the catalogue: patches/catalogue/<framework>/tags.toml in its one form, in the order of versions."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from lmsbuild.workspace import publish
 
 def write(patches: Path, tag: Tag) -> None:
     """Puts the row of `tag` into the catalogue, in place of the one of that name if there is one, in one step."""
-    path = patches / tag.framework / "tags.toml"
+    path = patches / "catalogue" / tag.framework / "tags.toml"
     others = [row for row in catalogue.tags(patches) if row.framework == tag.framework and row.name != tag.name]
     head = path.read_text().split("[[tag]]", 1)[0]
     replace_file(path, f"{head.rstrip()}\n\n{text([*others, tag])}".encode())

@@ -108,8 +108,8 @@ class Series:
 
 
 def read_series(patches: Path, tag: Tag) -> Series:
-    """Reads patches/<framework>/series.toml, as far as it is for the generation of `tag`. Raises BadSources."""
-    table = read_toml(patches / tag.framework / "series.toml")
+    """Reads patches/catalogue/<framework>/series.toml, as far as it is for the generation of `tag`. Raises BadSources."""
+    table = read_toml(patches / "catalogue" / tag.framework / "series.toml")
     graft = table["graft"]
     own = generation.find(generation.read(table), tag.generation)
     left_out = tuple(only.path for only in generation.read_only(table) if tag.generation not in only.generations)
@@ -153,19 +153,19 @@ def read_series(patches: Path, tag: Tag) -> Series:
 
 
 def read_generations(patches: Path, framework: str) -> list[Generation]:
-    """The generations that patches/<framework>/series.toml lists."""
-    return generation.read(read_toml(patches / framework / "series.toml"))
+    """The generations that patches/catalogue/<framework>/series.toml lists."""
+    return generation.read(read_toml(patches / "catalogue" / framework / "series.toml"))
 
 
 def oldest_python(patches: Path, framework: str) -> int:
     """The x of the oldest Python 3.x that the added files run with."""
-    return int(read_toml(patches / framework / "series.toml")["graft"]["python"])
+    return int(read_toml(patches / "catalogue" / framework / "series.toml")["graft"]["python"])
 
 
 def read_edits(patches: Path, tag: Tag) -> list[Edit]:
-    """Reads the edits that are for `tag` from patches/<framework>/edits.toml."""
+    """Reads the edits that are for `tag` from patches/catalogue/<framework>/edits.toml."""
     edits = []
-    for row in read_toml(patches / tag.framework / "edits.toml")["edit"]:
+    for row in read_toml(patches / "catalogue" / tag.framework / "edits.toml")["edit"]:
         edit = Edit(
             path=row["path"],
             within=row.get("within", ""),
@@ -215,8 +215,8 @@ def new_files(patches: Path, tag: Tag) -> dict[str, bytes]:
     """The files that the patch of `tag` adds, by path in the patched tree."""
     series = read_series(patches, tag)
     files = {}
-    folders = {"pager": series.pager_folder, "python": series.python_folder, f"{tag.framework}/files": ""}
-    for source, target in ((patches / folder, target) for folder, target in folders.items()):
+    folders = {"pager": series.pager_folder, "python": series.python_folder, tag.framework: ""}
+    for source, target in ((patches / "src" / folder, target) for folder, target in folders.items()):
         for path in sorted(source.rglob("*")):
             name = os.path.join(target, path.relative_to(source).as_posix())
             if path.is_file() and "__pycache__" not in path.parts and name not in series.left_out:

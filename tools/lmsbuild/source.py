@@ -35,7 +35,7 @@ _IDENTITY = ("-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost", 
 
 @dataclass(frozen=True)
 class Origin:
-    """Where the source of a framework's tags comes from, as patches/<framework>/source.toml says."""
+    """Where the source of a framework's tags comes from, as patches/catalogue/<framework>/source.toml says."""
 
     address: str
     folders: tuple[str, ...]  # what applying the patch needs of the tree
@@ -55,7 +55,7 @@ class Options:
 
 
 def read_origin(patches: Path, framework: str) -> Origin:
-    table = read_toml(patches / framework / "source.toml")
+    table = read_toml(patches / "catalogue" / framework / "source.toml")
     packages = {tag: debian.SourcePackage(**row) for tag, row in table.get("debian", {}).items()}
     return Origin(f"https://{table['repository']}", tuple(table["folders"]), packages)
 

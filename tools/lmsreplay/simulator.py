@@ -75,7 +75,7 @@ class Result:
 
 def pager_folder() -> Path:
     """The folder with the pager's sources."""
-    return Path(__file__).resolve().parents[2] / "patches" / "pager"
+    return Path(__file__).resolve().parents[2] / "patches" / "src" / "pager"
 
 
 @cache
