@@ -11,7 +11,7 @@ from elftools.elf.elffile import ELFFile
 
 from lmsbuild import series, symbols
 from lmsbuild.catalogue import Tag
-from lmsbuild.patch import read_patch
+from lmsbuild.patch import find_patch
 from lmsbuild.wheel import WheelFile, parse_name
 
 # What is loaded with a framework, by the wheel itself or by what it requires.
@@ -29,7 +29,7 @@ def stated_version(wheel: Path) -> str:
 
 def check_differences(built_wheel: Path, base_wheel: Path, tag: Tag, patches: Path, libraries: set[str]) -> None:
     """The wheel is the official one but for the patch, the libraries, the version and what describes them."""
-    patch, graft = read_patch(patches / tag.patch_name), series.read_series(patches, tag).graft
+    patch, graft = find_patch(patches, tag), series.read_series(patches, tag).graft
     generated = {name for export in graft.exports for name in export.modules} | set(graft.messages)
     edited = {graft.member(path) for path in patch.edited} | generated | {graft.version_file} - {""}
     with WheelFile(built_wheel) as built, WheelFile(base_wheel) as base:

@@ -106,6 +106,11 @@ subject = "Add tests"
 body = ""
 paths = ["test/"]
 
+[hook]
+name = "call-lms"
+subject = "Call it"
+body = ""
+
 [[generation]]
 name = "2.0"
 has = { "torch/lib/libtorch_cpu.so" = "", "torch/include/ATen/ATen.h" = "int answer" }

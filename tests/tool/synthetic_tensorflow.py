@@ -55,6 +55,11 @@ subject = "Add the glue"
 body = ""
 paths = ["tensorflow/"]
 
+[hook]
+name = "call-lms"
+subject = "Call it"
+body = ""
+
 [[generation]]
 name = "2.12"
 has = { "tensorflow/libtensorflow_framework.so.2" = "" }

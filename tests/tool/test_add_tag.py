@@ -25,7 +25,7 @@ from lmsbuild.errors import (
     WrongHash,
     WrongVersion,
 )
-from lmsbuild.patch import read_patch
+from lmsbuild.patch import find_patch
 from lmsbuild.wheel import file_sha256
 from synthetic import Member
 from workshop import Workshop
@@ -107,7 +107,7 @@ def test_a_release_becomes_a_row_and_a_patch(shop: tuple[Workshop, dict[str, Mem
         records={NAME: _record(workshop)},
         wheels={NAME: digest, other: digest},
     )
-    patch = read_patch(workshop.patches / tag.patch_name)
+    patch = find_patch(workshop.patches, tag)
     assert dict(patch.edited) == dict(tag.blobs)
     assert not [path for path in workshop.cache.iterdir() if path.name.startswith(".lmsbuild")]
     assert workshop.run("generate", NEW, "--check").returncode == 0
@@ -286,11 +286,12 @@ def test_update_reads_a_tag_anew_and_keeps_wheels_of_other_places(
     right = catalogue.find_tag(workshop.patches, NEW)
     elsewhere = {"torch-2.14.0+cpu-cp39-cp39-linux_x86_64.whl": "0" * 64}
     rows.write(workshop.patches, replace(right, commit="0" * 40, standard="c++20", wheels=elsewhere))
-    (workshop.patches / right.patch_name).unlink()
+    hook = find_patch(workshop.patches, right).files[-1]
+    hook.unlink()
     _add(_options(workshop, update=True))
     tag = catalogue.find_tag(workshop.patches, NEW)
     assert tag == replace(right, wheels={**elsewhere, **right.wheels})
-    assert (workshop.patches / right.patch_name).is_file()
+    assert hook.is_file()
 
 
 def test_the_command_says_what_is_wrong(workshop: Workshop) -> None:

@@ -39,7 +39,7 @@ def three(workshop: Workshop, stand_in: dict[str, Member], monkeypatch: pytest.M
         rows.write(workshop.patches, tag)
         done = workshop.run("generate", tag.name)
         assert done.returncode == 0, done.stderr
-    with (workshop.patches / "pytorch_v2.14.0_large_model_support.patch").open("a") as file:
+    with (workshop.patches / "pytorch/v2.14.0/0005-call-lms.patch").open("a") as file:
         file.write("\n")
     return workshop
 

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import catalogue, graft, paths, ranged, series
+from lmsbuild import catalogue, generate, graft, paths, ranged
 from lmsbuild.catalogue import Tag
 from lmsbuild.git import blob_hash
-from lmsbuild.patch import read_patch
+from lmsbuild.patch import find_patch
 
 PATCHES = paths.patches_folder()
 TAGS = catalogue.tags(PATCHES)
@@ -39,34 +39,61 @@ def originals(tag: Tag, everything: dict[str, dict[str, bytes]]) -> dict[str, by
 
 
 def test_every_edited_file_is_upstreams_own(tag: Tag, originals: dict[str, bytes]) -> None:
-    patch = read_patch(PATCHES / tag.patch_name)
+    patch = find_patch(PATCHES, tag)
     assert dict(patch.edited) == dict(tag.blobs) == {name: blob_hash(data) for name, data in originals.items()}
 
 
-def test_it_is_what_its_sources_generate(tag: Tag, originals: dict[str, bytes]) -> None:
-    assert (PATCHES / tag.patch_name).read_bytes() == series.generate(PATCHES, tag, originals)
+def test_the_hook_is_what_the_edits_generate(tag: Tag, originals: dict[str, bytes]) -> None:
+    assert generate.stale(generate.hook(PATCHES, tag, originals)) == []
 
 
-def test_git_am_applies_it(tag: Tag, originals: dict[str, bytes], tmp_path: Path) -> None:
-    patch = read_patch(PATCHES / tag.patch_name)
+@pytest.mark.parametrize("framework", catalogue.frameworks(PATCHES))
+def test_series_and_links_are_what_the_sources_generate(framework: str) -> None:
+    wanted = generate.series(PATCHES, framework)
+    assert generate.present(wanted) == wanted
+
+
+def test_the_hooks_start_from_the_files_of_the_catalogue() -> None:
+    """Without the wheels: what the index lines of a hook say, [tag.blobs] says."""
+    assert {tag.full_name: dict(find_patch(PATCHES, tag).edited) for tag in TAGS} == {
+        tag.full_name: dict(tag.blobs) for tag in TAGS
+    }
+
+
+def test_git_am_and_quiltimport_apply_it(tag: Tag, originals: dict[str, bytes], tmp_path: Path) -> None:
+    patch = find_patch(PATCHES, tag)
     tree = tmp_path / "tree"
     tree.mkdir()  # a patch may edit no file
     for name, data in originals.items():
         (tree / name).parent.mkdir(parents=True, exist_ok=True)
         (tree / name).write_bytes(data)
     git = ["git", "-C", tree, "-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
-    for words in (["init", "-q"], ["add", "-A"], ["commit", "--allow-empty", "-qm", "base"]):
+    for words in (["init", "-q"], ["add", "-A"], ["commit", "--allow-empty", "-qm", "base"], ["tag", "base"]):
         subprocess.run([*git, *words], check=True)
-    am = subprocess.run([*git, "am", patch.path], capture_output=True, text=True, check=False)
-    assert am.returncode == 0, am.stderr
-    assert "whitespace" not in am.stderr
+    folder = PATCHES / tag.framework / tag.name
+    queue = tmp_path / "series"
+    queue.write_text("".join(f"{path.name}\n" for path in sorted(folder.glob("*.patch"))))
+    joined = tmp_path / tag.patch_name
+    joined.write_bytes(patch.joined)
+    trees = set()
+    for words in (
+        ["quiltimport", "--patches", folder, "--series", queue],
+        ["am", joined],
+        ["am", *sorted(folder.glob("*.patch"))],
+    ):
+        subprocess.run([*git, "reset", "--quiet", "--hard", "base"], check=True)
+        done = subprocess.run([*git, *words], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "whitespace" not in done.stderr
+        trees.add(subprocess.run([*git, "rev-parse", "HEAD^{tree}"], capture_output=True, check=True).stdout)
+    assert len(trees) == 1
     # The graft takes the files from the patch and checks them against these hashes.
     assert {name: blob_hash((tree / name).read_bytes()) for name in patch.result} == dict(patch.result)
 
 
 def test_the_edits_are_few_and_only_add(tag: Tag) -> None:
     """The smallest edits: no line of an existing file is removed or changed."""
-    text = (PATCHES / tag.patch_name).read_text()
+    text = find_patch(PATCHES, tag).joined.decode()
     for part in text.split("diff --git ")[1:]:
         lines = part.split("\n-- \n")[0].splitlines()
         if "new file mode" in part:

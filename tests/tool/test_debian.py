@@ -12,7 +12,7 @@ import pytest
 
 from lmsbuild import catalogue, debian, paths, source
 from lmsbuild.git import blob_hash
-from lmsbuild.patch import Patch, read_patch
+from lmsbuild.patch import Patch, find_patch
 from lmsbuild.wheel import parse_name
 
 PATCHES = paths.patches_folder()
@@ -39,10 +39,10 @@ def patched(
     request: pytest.FixtureRequest, debian_tree: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Patched:
     tag = request.param
-    made = Patched(tag, read_patch(PATCHES / tag.patch_name), tmp_path_factory.mktemp("patched") / "tree")
+    made = Patched(tag, find_patch(PATCHES, tag), tmp_path_factory.mktemp("patched") / "tree")
     subprocess.run(["git", "clone", "--quiet", debian_tree(tag.full_name), made.tree], check=True)
     identity = ["-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
-    words = ["git", "-C", made.tree, *identity, "am", PATCHES / tag.patch_name]
+    words = ["git", "-C", made.tree, *identity, "am", *sorted((PATCHES / tag.framework / tag.name).glob("*.patch"))]
     am = subprocess.run(words, capture_output=True, text=True, check=False)
     assert am.returncode == 0, am.stderr
     return made

@@ -52,9 +52,10 @@ def _run(installed: Path, folder: Path, *words: str | Path) -> subprocess.Comple
 
 
 def test_the_patches_travel_inside_it(installed: Path, tmp_path: Path) -> None:
+    """Sources, tables, series and hooks, each once: a wheel has no links."""
     carried = next(installed.parents[1].rglob("lmsbuild/patches"))
     files = _files(carried)
-    assert files == _files(PATCHES)
+    assert files == {name for name in _files(PATCHES) if not (PATCHES / name).is_symlink()}
     assert all((carried / name).read_bytes() == (PATCHES / name).read_bytes() for name in files)
 
 

@@ -19,7 +19,7 @@ import pytest
 
 from lmsbuild import catalogue, paths, plan
 from lmsbuild.git import blob_hash
-from lmsbuild.patch import read_patch
+from lmsbuild.patch import find_patch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "manual-apply.md").read_text()
@@ -67,12 +67,11 @@ def test_every_command_is_run_by_the_test_below() -> None:
 @pytest.mark.parametrize("tag", ["v2.6.0", "v1.13.1"])
 def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], tmp_path: Path) -> None:
     patches = paths.patches_folder()
-    name = catalogue.find_tag(patches, tag, "pytorch").patch_name
-    patch = read_patch(patches / name)
+    patch = find_patch(patches, catalogue.find_tag(patches, tag, "pytorch"))
     own = tmp_path / "large-model-support/patches"
-    own.mkdir(parents=True)
-    shutil.copy(patches / name, own)
-    (tmp_path / "later.patch").write_bytes((patches / name).read_bytes() + LATER.encode())
+    for folder in ("series", tag):
+        shutil.copytree(patches / "pytorch" / folder, own / "pytorch" / folder, symlinks=True)
+    (tmp_path / "later.patch").write_text(LATER)
     (tmp_path / "programs").mkdir()
     (tmp_path / "programs/python").write_text(PYTHON)
     (tmp_path / "programs/python").chmod(0o755)
@@ -88,9 +87,9 @@ def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], 
         commands["Apply"],
         'test -z "$(git status --porcelain)"; git rev-parse HEAD > ../applied; ls ../plain/torch/lms > ../plain-files',
         commands["Build"],
-        "echo mine > mine.txt; git add mine.txt; git commit --quiet -m mine; cp ../later.patch $patch",
+        "echo mine > mine.txt; git add mine.txt; git commit --quiet -m mine; cp ../later.patch $patches/0007-later.patch",
         commands["Update to a later patch"],
-        f"test -f torch/lms/later.txt -a -f mine.txt; git log --format=%s {tag}.. > ../updated; cp '{patches / name}' $patch",
+        f"test -f torch/lms/later.txt -a -f mine.txt; git log --format=%s {tag}.. > ../updated; rm $patches/0007-*",
         commands["Take it off"],
         f"git log --format=%s {tag}.. > ../left; git diff --stat {tag} -- > ../differs; git tag > ../tags",
     ]
@@ -165,10 +164,9 @@ BAZEL_PROGRAMS = {
 
 
 def test_the_commands_for_tensorflow(debian_tree: Callable[[str], Path], tmp_path: Path) -> None:
-    patches, name = paths.patches_folder(), "tensorflow_v2.14.1_large_model_support.patch"
+    patches = paths.patches_folder()
     tree = debian_tree("tensorflow:v2.14.1")
-    (tmp_path / "large-model-support/patches").mkdir(parents=True)
-    shutil.copy(patches / name, tmp_path / "large-model-support/patches")
+    shutil.copytree(patches / "tensorflow", tmp_path / "large-model-support/patches/tensorflow", symlinks=True)
     programs = tmp_path / "programs"
     programs.mkdir()
     for program, text in BAZEL_PROGRAMS.items():
@@ -197,6 +195,6 @@ def test_the_commands_for_tensorflow(debian_tree: Callable[[str], Path], tmp_pat
         "build_pip_package dist",
         "lmsbuild tensorflow v2.14.1 --base-wheel dist/tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl --output dist",
     ]
-    result = read_patch(patches / name).result
+    result = find_patch(patches, catalogue.find_tag(patches, "v2.14.1", "tensorflow")).result
     found = {path: blob_hash((tmp_path / "tensorflow" / path).read_bytes()) for path in result}
     assert found == dict(result)

@@ -43,8 +43,8 @@ def _checkout(workshop: Workshop, init: bytes = synthetic.INIT) -> Path:
 def test_the_series_is_applied_to_a_checkout(workshop: Workshop) -> None:
     tree = _checkout(workshop)
     done = workshop.run("patch", "v2.13.0", tree)
-    assert (done.returncode, done.stdout) == (0, f"{tree}: 4 commits on top of v2.13.0\n")
-    assert _git(tree, "log", "--format=%s") == "Add tests\nAdd Python\nAdd the glue\nAdd the pager\nbase\n"
+    assert (done.returncode, done.stdout) == (0, f"{tree}: 5 commits on top of v2.13.0\n")
+    assert _git(tree, "log", "--format=%s") == "Call it\nAdd tests\nAdd Python\nAdd the glue\nAdd the pager\nbase\n"
     assert (tree / "torch/lms/__init__.py").is_file()
     assert _git(tree, "status", "--porcelain") == ""
 
@@ -60,7 +60,7 @@ def test_it_works_without_an_identity(workshop: Workshop) -> None:
 def test_a_subfolder_of_a_checkout_is_no_checkout(workshop: Workshop) -> None:
     tree = _checkout(workshop)
     with pytest.raises(NotACheckout):
-        apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree / "torch")
+        apply_to_checkout(workshop.patch, tree / "torch")
 
 
 def _dirty(tree: Path) -> None:
@@ -110,14 +110,14 @@ def test_trees_that_do_not_fit_are_left_as_they_were(
     spoil(tree)
     files = {path: path.read_bytes() for path in tree.rglob("*") if path.is_file() and "index" not in path.name}
     with pytest.raises(failure, match=message):
-        apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
+        apply_to_checkout(workshop.patch, tree)
     assert {path: path.read_bytes() for path in tree.rglob("*") if path.is_file() and "index" not in path.name} == files
 
 
 def test_applying_twice_says_so(workshop: Workshop) -> None:
     tree = _checkout(workshop)
-    patch = read_patch(workshop.patches / workshop.tag.patch_name)
-    assert apply_to_checkout(patch, tree) == 4
+    patch = workshop.patch
+    assert apply_to_checkout(patch, tree) == 5
     head = _git(tree, "rev-parse", "HEAD")
     with pytest.raises(AlreadyApplied, match="already applied"):
         apply_to_checkout(patch, tree)
@@ -133,15 +133,15 @@ def test_applying_twice_is_no_failure_when_asked(workshop: Workshop) -> None:
     done = workshop.run("patch", "v2.13.0", tree)
     assert done.returncode == AlreadyApplied.exit_code
     assert "already applied" in done.stderr
-    assert len(_git(tree, "log", "--format=%s").split("\n")) == 6
+    assert len(_git(tree, "log", "--format=%s").split("\n")) == 7
 
 
-@pytest.mark.parametrize("count", [1, 2, 3])
+@pytest.mark.parametrize("count", [1, 2, 3, 4])
 def test_a_part_of_the_patch_is_recognised(workshop: Workshop, count: int) -> None:
     tree = _checkout(workshop)
-    patch = read_patch(workshop.patches / workshop.tag.patch_name)
+    patch = workshop.patch
     apply_to_checkout(patch, tree)
-    _git(tree, "reset", "--hard", f"HEAD~{4 - count}")
+    _git(tree, "reset", "--hard", f"HEAD~{5 - count}")
     head = _git(tree, "rev-parse", "HEAD")
     for words in ((), ("--idempotent",)):
         done = workshop.run("patch", "v2.13.0", tree, *words)
@@ -152,27 +152,27 @@ def test_a_part_of_the_patch_is_recognised(workshop: Workshop, count: int) -> No
 
 def test_an_older_version_of_the_patch_is_recognised(workshop: Workshop) -> None:
     tree = _checkout(workshop)
-    apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
+    apply_to_checkout(workshop.patch, tree)
     synthetic.edit_file(workshop.patches / "src/pager/pager.h", lambda text: text + "// newer\n")
     workshop.generate()
     with pytest.raises(
         PartlyApplied, match=r"aten/src/ATen/lms/pager\.h is not as the patch leaves it.*another version"
     ):
-        apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
+        apply_to_checkout(workshop.patch, tree)
 
 
 def test_a_git_am_that_was_left_half_way_is_recognised(workshop: Workshop) -> None:
     tree = _checkout(workshop)
     (tree / "torch/lms").mkdir()
     (tree / "torch/lms/__init__.py").write_text("mine\n")
-    patch = read_patch(workshop.patches / workshop.tag.patch_name)
+    patch = workshop.patch
     with pytest.raises(subprocess.CalledProcessError):
-        _git(tree, "am", str(patch.path))
+        _git(tree, "am", *map(str, patch.files))
     with pytest.raises(PartlyApplied, match="git am --abort"):
         apply_to_checkout(patch, tree)
     _git(tree, "am", "--abort")
     (tree / "torch/lms/__init__.py").unlink()
-    assert apply_to_checkout(patch, tree) == 4
+    assert apply_to_checkout(patch, tree) == 5
 
 
 OLDER = b'"""An older release."""\n'
@@ -218,7 +218,7 @@ def test_the_identity_is_the_one_that_git_finds(workshop: Workshop) -> None:
     settings.write_text("[user]\n\tname = Ada\n\temail = ada@localhost\n")
     environment = {"GIT_CONFIG_GLOBAL": str(settings), "EMAIL": ""}
     assert workshop.run("patch", "v2.13.0", tree, environment=environment).returncode == 0
-    assert set(_git(tree, "log", "--format=%cn", "-4").split()) == {"Ada"}
+    assert set(_git(tree, "log", "--format=%cn", "-5").split()) == {"Ada"}
 
 
 def test_a_series_that_git_refuses_leaves_no_trace(workshop: Workshop) -> None:
@@ -228,7 +228,7 @@ def test_a_series_that_git_refuses_leaves_no_trace(workshop: Workshop) -> None:
     hook.write_text("#!/bin/sh\nexit 1\n")
     hook.chmod(0o755)
     with pytest.raises(PatchMismatch, match="git am"):
-        apply_to_checkout(read_patch(workshop.patches / workshop.tag.patch_name), tree)
+        apply_to_checkout(workshop.patch, tree)
     assert _git(tree, "log", "--format=%s") == "base\n"
     assert not (tree / ".git/rebase-apply").exists()
 
@@ -239,7 +239,7 @@ def test_a_folder_inside_another_checkout_is_patched_itself(workshop: Workshop) 
     for name, data in (("torch/__init__.py", synthetic.INIT), ("torch/cuda/__init__.py", synthetic.CUDA_INIT)):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_bytes(data)
-    apply_to_folder(read_patch(workshop.patches / workshop.tag.patch_name), folder)
+    apply_to_folder(workshop.patch, folder)
     assert (folder / "torch/lms/__init__.py").is_file()
     assert (tree / "torch/__init__.py").read_bytes() == synthetic.INIT
 
@@ -248,9 +248,9 @@ def test_a_folder_with_other_files_is_refused(workshop: Workshop) -> None:
     (workshop.folder / "patched/torch/cuda").mkdir(parents=True)
     (workshop.folder / "patched/torch/__init__.py").write_text("other\n")
     with pytest.raises(PatchMismatch, match=r"torch/__init__\.py.*git hash"):
-        apply_to_folder(read_patch(workshop.patches / workshop.tag.patch_name), workshop.folder / "patched")
+        apply_to_folder(workshop.patch, workshop.folder / "patched")
 
 
 def test_a_missing_patch_says_how_to_make_it(tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile, match="lmsbuild generate"):
-        read_patch(tmp_path / "none.patch")
+        read_patch("the patch", [tmp_path / "none.patch"])

@@ -10,7 +10,7 @@ import pytest
 
 from lmsbuild import catalogue, graft, paths
 from lmsbuild.git import blob_hash
-from lmsbuild.patch import read_patch
+from lmsbuild.patch import find_patch
 
 PATCHES = paths.patches_folder()
 
@@ -68,7 +68,7 @@ PUBLISHED = {
 @pytest.mark.parametrize("name", PUBLISHED)
 def test_the_wheel_has_the_files_of_the_tag(name: str) -> None:
     tag = catalogue.find_tag(PATCHES, name, "pytorch")
-    patch = read_patch(PATCHES / tag.patch_name)
+    patch = find_patch(PATCHES, tag)
     assert dict(patch.edited) == dict(tag.blobs)
     places = {path: path if path.startswith("torch/") else f"torch/include/{path}" for path in PUBLISHED[name]}
     contents = graft.read_members(tag, [*places.values(), *tag.blobs], paths.cache_folder(), None)

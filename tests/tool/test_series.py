@@ -1,37 +1,42 @@
-"""Making a .patch file from its sources."""
+"""Making the patches from their sources."""
 
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 from dataclasses import replace
 
 import pytest
 
 import synthetic
-from lmsbuild import blobs, rows
+from lmsbuild import blobs, generate, rows
+from lmsbuild.edits import Edit, apply_edits, read_edits
 from lmsbuild.errors import BadSources
-from lmsbuild.patch import read_patch
-from lmsbuild.series import Edit, apply_edits, generate, new_files, read_edits, read_series
+from lmsbuild.patch import find_patch
+from lmsbuild.series import new_files, read_series
 from workshop import Workshop
 
 ORIGINALS = {"torch/__init__.py": synthetic.INIT, "torch/cuda/__init__.py": synthetic.CUDA_INIT}
 
 
-def _generate(workshop: Workshop) -> bytes:
-    return generate(workshop.patches, workshop.tag, ORIGINALS)
+def _generate(workshop: Workshop) -> generate.Wanted:
+    """The series, the links and the hook."""
+    patches, tag = workshop.patches, workshop.tag
+    return generate.series(patches, tag.framework) | generate.hook(patches, tag, ORIGINALS)
 
 
 def test_the_series_has_the_commits_in_order_and_touches_what_it_says(workshop: Workshop) -> None:
-    text = _generate(workshop).decode()
-    subjects = [line for line in text.splitlines() if line.startswith("Subject: ")]
-    assert subjects == [
-        "Subject: [PATCH 1/4] Add the pager",
-        "Subject: [PATCH 2/4] Add the glue",
-        "Subject: [PATCH 3/4] Add Python",
-        "Subject: [PATCH 4/4] Add tests",
-    ]
-    patch = read_patch(workshop.patches / workshop.tag.patch_name)
+    made = {path.relative_to(workshop.patches).as_posix(): content for path, content in _generate(workshop).items()}
+    names = ("0001-Add-the-pager", "0002-Add-the-glue", "0003-Add-Python", "0004-Add-tests")
+    files = [f"pytorch/series/{name}.patch" for name in names] + ["pytorch/v2.13.0/0005-call-lms.patch"]
+    texts = [made.pop(name) for name in files]
+    subjects = [re.findall(rb"(?m)^Subject: (.*)$", text) for text in texts if isinstance(text, bytes)]
+    expected = [b"Add the pager", b"Add the glue", b"Add Python", b"Add tests", b"Call it"]
+    assert subjects == [[b"[PATCH] " + subject] for subject in expected]
+    assert made == {f"pytorch/v2.13.0/{name}.patch": f"../series/{name}.patch" for name in names}
+    patch = workshop.patch
+    assert [path.relative_to(workshop.patches).as_posix() for path in patch.files] == files
     assert dict(patch.edited) == workshop.tag.blobs
     assert set(patch.added) == {
         "aten/src/ATen/lms/pager.h",
@@ -95,12 +100,12 @@ def test_git_am_applies_the_series_and_gives_the_sources(workshop: Workshop) -> 
     }
     for words in (["init", "-q"], ["add", "-A"], ["commit", "-qm", "base"]):
         subprocess.run(["git", "-C", tree, *words], check=True, env=environment)
-    patch = workshop.patches / workshop.tag.patch_name
-    subprocess.run(["git", "-C", tree, "am", "-q", patch], check=True, env=environment)
+    files = sorted((workshop.patches / "pytorch/v2.13.0").glob("*.patch"))
+    subprocess.run(["git", "-C", tree, "am", "-q", *files], check=True, env=environment)
     assert (tree / "torch/__init__.py").read_text().count('    "_export",\n    "lms",\n') == 1
     assert (tree / "torch/cuda/__init__.py").read_text() == '__all__ = [\n    "get_enabled_lms",\n    "init",\n]\n'
     assert (tree / "aten/src/ATen/LmsTorch.cpp").read_bytes() == synthetic.TORCH_SOURCE
-    log = ["git", "-C", tree, "log", "--format=%an <%ae> %ad %b", "--date=unix", "-1", "HEAD~1"]
+    log = ["git", "-C", tree, "log", "--format=%an <%ae> %ad %b", "--date=unix", "-1", "HEAD~2"]
     assert subprocess.run(log, capture_output=True, text=True, check=True).stdout.startswith(
         "Large Model Support <lms@users.noreply.github.com> 1767225603 Several\nlines."
     )
@@ -240,13 +245,12 @@ def test_generate_takes_many_tags(workshop: Workshop) -> None:
     blobs.store(workshop.cache, second.blobs, ORIGINALS)  # no wheel is asked for what the cache has
     made = workshop.run("generate", "--all")
     assert made.returncode == 0, made.stderr
-    assert len(made.stdout.splitlines()) == 2
-    patches = [(workshop.patches / tag.patch_name).read_bytes() for tag in (workshop.tag, second)]
-    assert patches[0] == patches[1]
+    assert len(made.stdout.splitlines()) == 5  # four links and a hook; the series is there
+    patches = [find_patch(workshop.patches, tag) for tag in (workshop.tag, second)]
+    assert patches[0].joined == patches[1].joined
     assert workshop.run("generate", "v2.13.0", "v2.14.0", "--check").returncode == 0
-    (workshop.patches / second.patch_name).unlink()
+    patches[1].files[-1].unlink()
     assert workshop.run("generate", "--all", "--check").returncode == 20
-    assert workshop.run("generate").returncode == 2
     assert workshop.run("generate", "--all", "--base-wheel", workshop.base).returncode == 2
 
 
@@ -259,7 +263,7 @@ def test_leftovers_of_the_interpreter_stay_out(workshop: Workshop) -> None:
 
 
 def test_generate_writes_and_check_compares(workshop: Workshop) -> None:
-    patch = workshop.patches / workshop.tag.patch_name
+    patch = workshop.patches / "pytorch/series/0003-Add-Python.patch"
     words = ("generate", "v2.13.0", "--base-wheel", workshop.base)
     assert workshop.run(*words, "--check").returncode == 0
     source = workshop.patches / "src/pytorch/torch/lms/__init__.py"
@@ -273,3 +277,66 @@ def test_generate_writes_and_check_compares(workshop: Workshop) -> None:
     assert workshop.run(*words, "--check").returncode == 0
     patch.unlink()
     assert workshop.run(*words, "--check").returncode == 20
+
+
+def test_the_series_alone_needs_no_wheel_and_no_tag(workshop: Workshop) -> None:
+    """A change of an added file is generated offline: one file, whatever the number of tags."""
+    offline = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
+    rows.write(workshop.patches, replace(workshop.tag, name="v2.14.0", version="2.14.0"))
+    assert len(workshop.run("generate", environment=offline).stdout.splitlines()) == 4  # the links of the new tag
+    (workshop.patches / "src/pager/pager.h").write_text("#pragma once\n// more\n")
+    stale = workshop.run("generate", "--check", environment=offline)
+    assert (stale.returncode, "run `lmsbuild generate`" in " ".join(stale.stderr.split())) == (20, True)
+    made = workshop.run("generate", environment=offline)
+    assert made.stdout.splitlines() == [str(workshop.patches / "pytorch/series/0001-Add-the-pager.patch")]
+    assert workshop.run("generate", "--check", environment=offline).returncode == 0
+
+
+def test_generations_with_other_files_have_a_patch_of_their_own(workshop: Workshop) -> None:
+    path = workshop.patches / "src/pytorch/aten/src/ATen/LmsOld.cpp"
+    path.write_text("int old;\n")
+    only = '\n[[only]]\npath = "aten/src/ATen/LmsOld.cpp"\ngenerations = ["1.1"]\n'
+    synthetic.edit_file(workshop.patches / "catalogue/pytorch/series.toml", lambda text: text + only)
+    rows.write(workshop.patches, replace(workshop.tag, name="v1.1.0", version="1.1.0", generation="1.1"))
+    generate.write(generate.series(workshop.patches, "pytorch"))
+    series = sorted(file.name for file in (workshop.patches / "pytorch/series").iterdir())
+    glue = ["0002-Add-the-glue-1.1.patch", "0002-Add-the-glue-2.0.patch"]
+    assert series == ["0001-Add-the-pager.patch", *glue, "0003-Add-Python.patch", "0004-Add-tests.patch"]
+    assert all(
+        (workshop.patches / "pytorch" / place).is_file() for place in (f"v1.1.0/{glue[0]}", f"v2.13.0/{glue[1]}")
+    )
+    assert b"LmsOld.cpp" in (workshop.patches / "pytorch/v1.1.0" / glue[0]).read_bytes()
+    assert b"LmsOld.cpp" not in workshop.patch.joined
+
+
+def test_what_no_source_gives_any_more_is_removed(workshop: Workshop) -> None:
+    folder = workshop.patches / "pytorch"
+    (folder / "series/0009-Gone.patch").write_text("gone\n")
+    (folder / "v2.12.0").mkdir()
+    (folder / "v2.12.0/0009-Gone.patch").symlink_to("../series/0009-Gone.patch")
+    (folder / "v2.13.0/0001-Add-the-pager.patch").unlink()
+    assert workshop.run("generate", "--check").returncode == 20
+    assert len(workshop.run("generate").stdout.splitlines()) == 3
+    assert not (folder / "series/0009-Gone.patch").exists() and not (folder / "v2.12.0").exists()
+    assert (folder / "v2.13.0/0001-Add-the-pager.patch").is_symlink()
+    assert workshop.run("generate", "--check").returncode == 0
+
+
+def test_a_tag_without_edits_has_no_hook(workshop: Workshop) -> None:
+    hook = workshop.patch.files[-1]
+    (workshop.patches / "catalogue/pytorch/edits.toml").write_text("edit = []\n")
+    rows.write(workshop.patches, replace(workshop.tag, blobs={}))
+    assert generate.write(generate.hook(workshop.patches, workshop.tag, {})) == [hook]
+    assert not hook.exists() and len(workshop.patch.files) == 4
+
+
+def test_the_patches_of_a_tag_join_to_one_file(workshop: Workshop) -> None:
+    made = workshop.run("patches", "--output", "release/pages", "2.13.0")
+    assert (made.returncode, made.stdout) == (0, "release/pages/pytorch_v2.13.0_large_model_support.patch\n")
+    file = workshop.folder / made.stdout.strip()
+    assert file.read_bytes() == workshop.patch.joined
+    assert workshop.run("patches", "--output", "everything").stdout.count(".patch") == 1
+    workshop.patch.files[0].unlink()
+    broken = workshop.run("patches", "--output", "broken")
+    assert broken.returncode == 26 and "lmsbuild generate" in broken.stderr
+    assert not (workshop.folder / "broken").exists()

@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import synthetic
-from lmsbuild import catalogue, graft, series
+from lmsbuild import catalogue, generate, graft
+from lmsbuild.patch import Patch, find_patch
 from lmsbuild.wheel import WheelFile
 
 DRIVE = Path(__file__).with_name("drive.py")
@@ -18,7 +19,7 @@ DRIVE = Path(__file__).with_name("drive.py")
 
 @dataclass(frozen=True)
 class Workshop:
-    """A folder in which a build can run: a base wheel, patches with a generated .patch file, cache and output."""
+    """A folder in which a build can run: a base wheel, generated patches, cache and output."""
 
     folder: Path
     base: Path
@@ -36,13 +37,17 @@ class Workshop:
     def tag(self) -> catalogue.Tag:
         return catalogue.find_tag(self.patches, "v2.13.0")
 
-    def generate(self) -> Path:
-        """Makes the .patch file from the sources as they are now."""
+    @property
+    def patch(self) -> Patch:
+        return find_patch(self.patches, self.tag)
+
+    def generate(self) -> None:
+        """Makes the patches from the sources as they are now."""
         with WheelFile(self.base) as wheel:
             originals = {name: wheel.read(name) for name in self.tag.blobs}
-        target = self.patches / self.tag.patch_name
-        target.write_bytes(series.generate(self.patches, self.tag, originals))
-        return target
+        generate.write(
+            generate.series(self.patches, self.tag.framework) | generate.hook(self.patches, self.tag, originals)
+        )
 
     def options(self, **changes: Path | None) -> graft.Options:
         values = {"output": self.output, "base_wheel": self.base, **changes}

@@ -1,6 +1,6 @@
 """`lmsbuild tag add`: a new row of the catalogue, with its patch, out of nothing but the official wheel.
 
-The row and the patch are written last, when the patched wheel was built and has trained a model bit-equal; whatever fails
+The row and the patches are written last, when the patched wheel was built and has trained a model bit-equal; whatever fails
 before leaves everything as it was. Until then the work is done on a copy of the patch's sources.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from lmsbuild import catalogue, download, graft, release, report, rows, series, trial
+from lmsbuild import catalogue, download, generate, graft, release, report, rows, series, trial
 from lmsbuild.catalogue import Release, Tag
 from lmsbuild.errors import BadRelease, NoSuchFile, TagExists, WrongHash, disk_failures
 from lmsbuild.target import Target
@@ -77,15 +77,17 @@ def _add(options: Options, name: str, scratch: Path) -> str:
     staged = scratch / name / "patches"
     shutil.copytree(patches, staged, ignore=shutil.ignore_patterns("*.patch", "__pycache__"))
     rows.write(staged, tag)
-    patch = series.generate(staged, tag, originals)
-    (staged / tag.patch_name).write_bytes(patch)
+    wanted = generate.series(staged, tag.framework) | generate.hook(staged, tag, originals)
+    generate.write(wanted)
     output = scratch / name / "dist"
     made = graft.build(graft.Options(tag, options.target, staged, options.cache, output, base))
     said = trial.run(made, None, MODEL, STEPS, options.interpreter, scratch / "environment")
     shutil.rmtree(scratch / name)
     tag = replace(tag, trained=options.target.python)
     report.stage("catalogue")
-    _write(patches, tag, patch, known.get(name))
+    _write(
+        patches, tag, {patches / path.relative_to(staged): content for path, content in wanted.items()}, known.get(name)
+    )
     return said
 
 
@@ -103,18 +105,14 @@ def _base_wheel(options: Options, known: Release) -> Path:
     return options.base_wheel
 
 
-def _write(patches: Path, tag: Tag, patch: bytes, before: Tag | None) -> None:
-    """Writes patch and row. If the second cannot be written the first is taken back."""
-    path = patches / tag.patch_name
-    old = path.read_bytes() if path.is_file() else None
-    rows.replace_file(path, patch)
+def _write(patches: Path, tag: Tag, wanted: generate.Wanted, before: Tag | None) -> None:
+    """Writes patches and row. If the row cannot be written the patches are taken back."""
+    old = generate.present(wanted)
+    generate.write(wanted)
     try:
         rows.write(patches, _merged(tag, before))
     except BaseException:
-        if old is None:
-            path.unlink()
-        else:
-            rows.replace_file(path, old)
+        generate.write(old)
         raise
 
 

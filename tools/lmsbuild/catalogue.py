@@ -67,6 +67,7 @@ class Tag(Release):
 
     @property
     def patch_name(self) -> str:
+        """What the tag's patches are called when they are joined to one file."""
         return f"{self.framework}_{self.name}_large_model_support.patch"
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import add_tag, download, graft, release, report, series, trial
+from lmsbuild import add_tag, download, generate, graft, release, report, trial
 from lmsbuild.catalogue import Tag, number
 from lmsbuild.errors import BadSources, Failure, StalePatch
 from lmsbuild.target import Target, minor_of, python_of, target_for
@@ -147,7 +147,6 @@ def _check_row(tag: Tag, patches: Path, base: Path) -> bool:
                 f"{getattr(read, different[0])}: read it anew with `lmsbuild tag add {tag.framework} {tag.name} --update`"
             )
         originals = {path: wheel.read(name) for path, name in graft.edited_members(patches, tag).items()}
-    path = patches / tag.patch_name
-    if not path.is_file() or path.read_bytes() != series.generate(patches, tag, originals):
-        raise StalePatch(f"{path.name} is not what its sources generate: run `lmsbuild generate {tag.full_name}`")
+    if stale := generate.stale(generate.series(patches, tag.framework) | generate.hook(patches, tag, originals)):
+        raise StalePatch(f"{stale[0]} is not what its sources generate: run `lmsbuild generate {tag.full_name}`")
     return bool(read.cuda)

@@ -18,18 +18,18 @@ from lmsbuild import (
     command,
     doctor,
     full,
+    generate,
     graft,
     paths,
     plan,
     report,
     rows,
-    series,
     source,
     trial,
 )
 from lmsbuild.conda_commands import channel_group, conda_group
 from lmsbuild.errors import AlreadyApplied, ChecksFailed, Failure, NoSuchFile, StalePatch, disk_failures
-from lmsbuild.patch import apply_to_checkout, read_patch
+from lmsbuild.patch import apply_to_checkout, find_patch
 from lmsbuild.target import target_for
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -177,9 +177,9 @@ def patch(tag: str, tree: Path, idempotent: bool, verbose: bool) -> None:
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     known = catalogue.find_tag(patches, tag)
-    found = read_patch(patches / known.patch_name)
+    found = find_patch(patches, known)
     try:
-        count = apply_to_checkout(found, tree, known, catalogue.tags(patches))
+        count = apply_to_checkout(found, tree, known, catalogue.tags(patches), patches)
     except AlreadyApplied as error:
         if not idempotent:
             raise
@@ -188,30 +188,53 @@ def patch(tag: str, tree: Path, idempotent: bool, verbose: bool) -> None:
         click.echo(f"{tree}: {count} commits on top of {known.name}")
 
 
-@cli.command()
+@cli.command(name="generate")
 @click.argument("tags", nargs=-1)
-@click.option("--all", "every", is_flag=True, help="Make those of every tag that there is.")
+@click.option("--all", "every", is_flag=True, help="Make the hooks of every tag that there is.")
 @_base_wheel
-@click.option("--check", is_flag=True, help="Write nothing; fail when the committed patch is not current.")
+@click.option("--check", is_flag=True, help="Write nothing; fail when a committed patch is not current.")
 @_verbose
-def generate(tags: tuple[str, ...], every: bool, base_wheel: Path | None, check: bool, verbose: bool) -> None:
-    """Make the .patch files of TAGS from their sources."""
+def generate_patches(tags: tuple[str, ...], every: bool, base_wheel: Path | None, check: bool, verbose: bool) -> None:
+    """Make the .patch files from their sources: the series, which all tags share, and the hooks of TAGS.
+
+    Hooks need the files of upstream's that they edit: those of the official wheel are fetched, and kept.
+    """
     report.configure(verbose=verbose)
     if base_wheel and len(tags) != 1:
         raise click.UsageError("--base-wheel goes with one tag.")
-    patches = paths.patches_folder()
-    cache = paths.cache_folder()
-    for tag in _chosen(patches, tags, every):
+    patches, cache = paths.patches_folder(), paths.cache_folder()
+    chosen = _chosen(patches, tags, every) if tags or every else []
+    wanted: generate.Wanted = {}
+    for framework in dict.fromkeys(tag.framework for tag in chosen) or catalogue.frameworks(patches):
+        wanted |= generate.series(patches, framework)
+    for tag in chosen:
         with disk_failures(cache):
             originals = graft.originals(patches, tag, cache, base_wheel)
-        generated = series.generate(patches, tag, originals)
-        target = patches / tag.patch_name
-        if not check:
-            with disk_failures(target):
-                rows.replace_file(target, generated)
-            click.echo(target)
-        elif not target.is_file() or target.read_bytes() != generated:
-            raise StalePatch(f"{target.name} is not what its sources generate: run `lmsbuild generate {tag.full_name}`")
+        wanted |= generate.hook(patches, tag, originals)
+    if check:
+        if stale := generate.stale(wanted):
+            words = " ".join(["lmsbuild generate", *(["--all"] if every else [tag.full_name for tag in chosen])])
+            raise StalePatch(f"{stale[0]} is not what its sources generate: run `{words}`")
+        return
+    with disk_failures(patches):
+        for path in generate.write(wanted):
+            click.echo(path)
+
+
+@cli.command(name="patches")
+@click.argument("tags", nargs=-1)
+@click.option("--output", type=_FOLDER, required=True, help="Folder for the files, which is made when it is missing.")
+@_verbose
+def join_patches(tags: tuple[str, ...], output: Path, verbose: bool) -> None:
+    """Join the patches of each of TAGS, or of every tag, to one file, which `git am` takes: for release pages."""
+    report.configure(verbose=verbose)
+    patches = paths.patches_folder()
+    for tag in _chosen(patches, tags, every=not tags):
+        joined = find_patch(patches, tag).joined
+        with disk_failures(output):
+            output.mkdir(parents=True, exist_ok=True)
+            rows.replace_file(output / tag.patch_name, joined)
+        click.echo(output / tag.patch_name)
 
 
 def _chosen(patches: Path, names: tuple[str, ...], every: bool) -> list[catalogue.Tag]:

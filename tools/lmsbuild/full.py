@@ -27,7 +27,7 @@ from lmsbuild.errors import (
     NoSpace,
     disk_failures,
 )
-from lmsbuild.patch import apply_to_checkout, read_patch
+from lmsbuild.patch import apply_to_checkout
 from lmsbuild.plan import Plan
 from lmsbuild.target import target_for
 from lmsbuild.wheel import file_sha256
@@ -112,7 +112,7 @@ def _check_settings(made: Plan) -> None:
     """Writes down what the build depends on, or raises BuildUnfinished when it was begun with something else."""
     settings = {
         "commit": made.options.tag.commit,
-        "patch": file_sha256(read_patch(made.patch).path),
+        "patch": made.patch.digest,
         "interpreter": made.interpreter,
         **{name: value for name, value in made.environment.items() if name != "MAX_JOBS"},
     }
@@ -145,21 +145,21 @@ def _source_holds(made: Plan, stamp: str) -> bool:
 
 
 def _apply(made: Plan) -> str:
-    patch, tag = read_patch(made.patch), made.options.tag
+    patch, tag = made.patch, made.options.tag
     command.run(["git", "-C", made.tree, "am", "--abort"])  # of a run that was killed
     git.run(made.tree, "reset", "--quiet", "--hard", f"refs/tags/{tag.name}")
     try:
         report.note(f"{apply_to_checkout(patch, made.tree, tag)} commits on top of {tag.name}")
     except AlreadyApplied as error:
         report.note(str(error))
-    return file_sha256(patch.path)
+    return patch.digest
 
 
 def _patch_holds(made: Plan, stamp: str) -> bool:
-    patch = read_patch(made.patch)
+    patch = made.patch
     files = {name: made.tree / name for name in patch.result}
     found = {name: git.blob_hash(file.read_bytes()) for name, file in files.items() if file.is_file()}
-    return stamp == file_sha256(patch.path) and found == dict(patch.result)
+    return stamp == patch.digest and found == dict(patch.result)
 
 
 def _check_programs(made: Plan) -> None:

@@ -25,7 +25,7 @@ from lmsbuild.errors import (
     WrongVersion,
     disk_failures,
 )
-from lmsbuild.patch import Patch, apply_to_folder, read_patch
+from lmsbuild.patch import Patch, apply_to_folder, find_patch
 from lmsbuild.series import Graft, Library, oldest_python, read_series
 from lmsbuild.target import Target, glibc_minor, target_for
 from lmsbuild.wheel import WheelFile, record_hash, record_text
@@ -184,7 +184,7 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     """
     tag = options.tag
     graft = read_series(options.patches, tag).graft
-    patch = read_patch(options.patches / tag.patch_name)
+    patch = find_patch(options.patches, tag)
     check_identity(wheel, tag, options.target)
     check_complete(wheel, graft)
     libraries = fitting_libraries(graft, wheel)

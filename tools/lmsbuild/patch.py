@@ -1,7 +1,8 @@
-"""A .patch file: what it touches, and how it is applied to a folder or to a checkout."""
+"""The patches of a tag: what they touch, how they are applied to a folder or to a checkout, and how they are joined."""
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from lmsbuild.errors import (
     PartlyApplied,
     PatchMismatch,
 )
+from lmsbuild.series import read_series
 
 _NO_BLOB = "0" * 40
 _TOUCH = re.compile(
@@ -31,9 +33,10 @@ _TOUCH = re.compile(
 
 @dataclass(frozen=True)
 class Patch:
-    """A series of commits in one file, as `git am` takes it."""
+    """Commits in files, as `git am` takes them, one after the other."""
 
-    path: Path
+    name: str  # as messages call it
+    files: tuple[Path, ...]  # in the order in which they are applied
     edited: Mapping[str, str]  # git's hash of each edited file before the series, by path
     result: Mapping[str, str]  # git's hash of every touched file after the series, by path
 
@@ -42,32 +45,51 @@ class Patch:
         """The new files."""
         return tuple(path for path in self.result if path not in self.edited)
 
+    @property
+    def digest(self) -> str:
+        """Tells this version of the commits from others."""
+        return hashlib.sha256(self.joined).hexdigest()
 
-def read_patch(path: Path) -> Patch:
-    """Reads which files the patch touches. Raises NoSuchFile when it does not exist."""
+    @property
+    def joined(self) -> bytes:
+        """All commits in one file, which `git am` takes as well."""
+        return b"".join(path.read_bytes() for path in self.files)
+
+
+def find_patch(patches: Path, tag: Tag) -> Patch:
+    """The patches of a tag: the series of its generation and, where it has edits, its hook. Raises NoSuchFile."""
+    series = read_series(patches, tag)
+    files = [patches / tag.framework / "series" / commit.file_name for commit in series.commits]
+    if tag.blobs:
+        files.append(patches / tag.framework / tag.name / series.hook.file_name)
+    return read_patch(f"the patch of {tag.framework} {tag.name}", files)
+
+
+def read_patch(name: str, files: Sequence[Path]) -> Patch:
+    """Reads which files the commits touch. Raises NoSuchFile when one of `files` does not exist."""
     try:
-        data = path.read_bytes()
+        data = b"".join(path.read_bytes() for path in files)
     except OSError as error:
         raise NoSuchFile(
-            f"cannot read the patch {path}: {error.strerror}; `lmsbuild generate` makes it from its sources"
+            f"cannot read {error.filename} of {name}: {error.strerror}; `lmsbuild generate` makes it from its sources"
         ) from error
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for touch in _TOUCH.finditer(data):
-        name = touch["path"].decode()
-        before.setdefault(name, touch["old"].decode())
-        after[name] = touch["new"].decode()
-    return Patch(path, {name: blob for name, blob in before.items() if blob != _NO_BLOB}, after)
+        path = touch["path"].decode()
+        before.setdefault(path, touch["old"].decode())
+        after[path] = touch["new"].decode()
+    return Patch(name, tuple(files), {path: blob for path, blob in before.items() if blob != _NO_BLOB}, after)
 
 
 def check_before(patch: Patch, found: Mapping[str, str], where: str) -> None:
     """Raises PatchMismatch unless `found` (git's hashes by path) holds every edited file as the patch expects it."""
     for name, blob in patch.edited.items():
         if name not in found:
-            raise PatchMismatch(f"{where} has no {name}, which {patch.path.name} edits: is it another release?")
+            raise PatchMismatch(f"{where} has no {name}, which {patch.name} edits: is it another release?")
         if found[name] != blob:
             raise PatchMismatch(
-                f"{name} in {where} is not the file that {patch.path.name} was made for (git hash {found[name]}, "
+                f"{name} in {where} is not the file that {patch.name} was made for (git hash {found[name]}, "
                 f"expected {blob}): use the tag's own file, or a patch for that release"
             )
 
@@ -81,21 +103,23 @@ def apply_to_folder(patch: Patch, folder: Path) -> None:
     done = [name for name, blob in found.items() if blob == patch.result[name]]
     check_before(patch, {**found, **{name: patch.edited[name] for name in done}}, "the base wheel")
     excluded = [f"--exclude={name}" for name in done]
-    applied = git.run(folder, "apply", "--whitespace=nowarn", *excluded, patch.path.resolve())
+    applied = git.run(folder, "apply", "--whitespace=nowarn", *excluded, *(path.resolve() for path in patch.files))
     if applied.found_no_space:
         raise NoSpace(folder, "git says so")
     if applied.code:
-        raise PatchMismatch(f"{patch.path.name} does not apply: {applied.error_text.strip()}")
+        raise PatchMismatch(f"{patch.name} does not apply: {applied.error_text.strip()}")
     for name, blob in patch.result.items():
         if git.blob_hash((folder / name).read_bytes()) != blob:
-            raise PatchMismatch(f"{patch.path.name} left {name} other than it says: generate the patch afresh")
+            raise PatchMismatch(f"{patch.name} left {name} other than it says: generate the patch afresh")
 
 
-def apply_to_checkout(patch: Patch, tree: Path, tag: Tag | None = None, known: Sequence[Tag] = ()) -> int:
-    """Adds the series to the current branch of a git checkout; returns how many commits that made.
+def apply_to_checkout(
+    patch: Patch, tree: Path, tag: Tag | None = None, known: Sequence[Tag] = (), patches: Path | None = None
+) -> int:
+    """Adds the commits to the current branch of a git checkout; returns how many that made.
 
     With `tag`, the patch's, a checkout of another one of the `known` tags is refused even when the edited files are the
-    same there. Raises NotACheckout, DirtyCheckout, AlreadyApplied, PartlyApplied, OtherRelease or PatchMismatch; the
+    same there; `patches` is where theirs are. Raises NotACheckout, DirtyCheckout, AlreadyApplied, PartlyApplied, OtherRelease or PatchMismatch; the
     checkout is then as it was.
     """
     try:
@@ -113,35 +137,44 @@ def apply_to_checkout(patch: Patch, tree: Path, tag: Tag | None = None, known: S
             changed = ", ".join(sorted({str(item.a_path) for item in repository.index.diff(None)})[:3])
             raise DirtyCheckout(f"{tree} has uncommitted changes ({changed or 'staged'}): commit or stash them first")
         found = _blobs(repository, [*patch.edited, *patch.added])
-        _check_not_applied(patch, found, tree, [other for other in known if other != tag])
+        _check_not_applied(patch, found, tree, [other for other in known if other != tag], patches)
         _check_release(patch, repository, found, tree, tag, known)
         check_before(patch, found, str(tree))
         root = Path(str(repository.working_tree_dir))
         for name in patch.added:
             if name in found or (root / name).exists():
                 raise PatchMismatch(
-                    f"{name}, which {patch.path.name} adds, is already there: remove it, or use a clean tree"
+                    f"{name}, which {patch.name} adds, is already there: remove it, or use a clean tree"
                 )
         before = repository.head.commit
         _am(patch, root)
         return sum(1 for _ in repository.iter_commits(f"{before.hexsha}..HEAD"))
 
 
-def _check_not_applied(patch: Patch, found: Mapping[str, str], tree: Path, others: Sequence[Tag]) -> None:
+def _check_not_applied(
+    patch: Patch, found: Mapping[str, str], tree: Path, others: Sequence[Tag], patches: Path | None
+) -> None:
     if found == patch.result:
-        raise AlreadyApplied(f"{patch.path.name} is already applied to {tree}; nothing to do")
+        raise AlreadyApplied(f"{patch.name} is already applied to {tree}; nothing to do")
     done = [name for name, blob in patch.result.items() if found.get(name) == blob]
     if done:
         for other in others:
-            file = patch.path.with_name(other.patch_name)
-            if file.is_file() and all(found.get(name) == blob for name, blob in read_patch(file).result.items()):
+            if patches and _is_applied(patches, other, found):
                 raise OtherRelease(f"{tree} is at {other.name}, and has the patch of that release applied already")
         lacking = next(name for name, blob in patch.result.items() if found.get(name) != blob)
         raise PartlyApplied(
-            f"{tree} has {len(done)} of the {len(patch.result)} files of {patch.path.name}, but {lacking} is not as the "
+            f"{tree} has {len(done)} of the {len(patch.result)} files of {patch.name}, but {lacking} is not as the "
             "patch leaves it: a part of the patch, or another version of it, is applied. Go back to the tag "
             "(`git reset --hard TAG`) and apply it again; docs/manual-apply.md says how to keep commits of your own"
         )
+
+
+def _is_applied(patches: Path, tag: Tag, found: Mapping[str, str]) -> bool:
+    try:
+        result = find_patch(patches, tag).result
+    except NoSuchFile:
+        return False
+    return all(found.get(name) == blob for name, blob in result.items())
 
 
 def _check_release(
@@ -190,10 +223,10 @@ def _blobs(repository: gitpython.Repo, names: list[str]) -> dict[str, str]:
 
 
 def _am(patch: Patch, root: Path) -> None:
-    applied = command.run([*am_words(root), patch.path.resolve()])
+    applied = command.run([*am_words(root), *(path.resolve() for path in patch.files)])
     if applied.code:
         command.run(["git", "-C", root, "am", "--abort"])
-        raise PatchMismatch(f"git am of {patch.path.name} failed: {applied.error_text.strip()}")
+        raise PatchMismatch(f"git am of {patch.name} failed: {applied.error_text.strip()}")
 
 
 def am_words(root: Path) -> list[str | Path]:

@@ -16,7 +16,7 @@ from pathlib import Path
 from lmsbuild import command, compile, report, source
 from lmsbuild.catalogue import Tag, read_toml
 from lmsbuild.errors import NoCompiler
-from lmsbuild.patch import am_words
+from lmsbuild.patch import Patch, am_words, find_patch
 from lmsbuild.series import read_series
 from lmsbuild.target import Target, target_for
 
@@ -108,8 +108,8 @@ class Plan:
         return self.folder / "build.log"
 
     @property
-    def patch(self) -> Path:
-        return (self.options.patches / self.options.tag.patch_name).resolve()
+    def patch(self) -> Patch:
+        return find_patch(self.options.patches, self.options.tag)
 
     @property
     def commands(self) -> list[list[str]]:
@@ -217,7 +217,7 @@ def lines(plan: Plan) -> list[str]:
         *fetched,
         _is_commit(revision, tag.commit),
         *submodules,
-        shlex.join(map(str, [*am_words(tree), plan.patch])),
+        shlex.join(map(str, [*am_words(tree), *(path.resolve() for path in plan.patch.files)])),
         shlex.join(["cd", str(tree)]),
         *(shlex.join(["env", *settings, *words]) for words in plan.commands),
         *_last_lines(plan, output),

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lmsbuild import catalogue, generation, git, graft, ranged, series, symbols
+from lmsbuild import catalogue, edits, generation, git, graft, ranged, series, symbols
 from lmsbuild.catalogue import Tag
 from lmsbuild.errors import BadRelease, BadSources, DamagedWheel, UnknownRelease
 from lmsbuild.series import Graft
@@ -163,15 +163,15 @@ def _abi(wheel: WheelFile, library: str) -> str:
 
 def _blobs(patches: Path, tag: Tag, description: Graft, wheel: WheelFile) -> dict[str, str]:
     """The hash of each file that the edits for this tag are for; that they fit is found out on the way."""
-    edits = series.read_edits(patches, tag)
+    own = edits.read_edits(patches, tag)
     files = {}
-    for path in sorted({edit.path for edit in edits}):
+    for path in sorted({edit.path for edit in own}):
         member = description.member(path)
         if member not in wheel.members:
             raise BadSources(f"edits.toml edits {path} for {tag.name}, but {wheel.path.name} has no such file")
         files[path] = wheel.read(member)
     try:
-        series.apply_edits(edits, files)
+        edits.apply_edits(own, files)
     except BadSources as error:
         raise BadSources(
             f"{error}, in the files of {tag.name}: end that edit with `until` in edits.toml, and add one that fits"
