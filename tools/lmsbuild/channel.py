@@ -8,7 +8,6 @@ not hashed again while its size and date stay the same; `lmsbuild-index.json` in
 from __future__ import annotations
 
 import errno
-import fcntl
 import hashlib
 import json
 import os
@@ -18,7 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import conda_archive, report
+from lmsbuild import conda_archive
 from lmsbuild.conda_archive import missing_tools
 from lmsbuild.errors import (
     BadChannel,
@@ -29,10 +28,12 @@ from lmsbuild.errors import (
     WrongSubdir,
     disk_failures,
 )
+from lmsbuild.lock import locked
 
 NOARCH = "noarch"
 _ASIDE = ".lmsbuild-"  # begins the name of a file that is not complete
 _LOCK = ".lmsbuild-lock"
+_WAITING = "another run publishes into this channel; waiting for it"
 _SEEN = "lmsbuild-index.json"
 _CHUNK = 1 << 20  # bytes
 _LEVEL = 12  # of the index's compression
@@ -79,7 +80,7 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
     Packages that were put into the folders by other means are indexed too. Either all are added or none is. Raises
     DamagedPackage, WrongSubdir, PackageConflict, BadChannel, NoSuchFile or OutputNotWritable.
     """
-    with disk_failures(channel), _writable(channel), _locked(channel):
+    with disk_failures(channel), _writable(channel), locked(channel / _LOCK, _WAITING):
         folders = {path.name: _read_folder(path) for path in _subdirs(channel)}
         before = {name: set(folder.records) for name, folder in folders.items()}
         folders.setdefault(NOARCH, _new_folder(channel / NOARCH))
@@ -325,19 +326,6 @@ def _writable(channel: Path) -> Iterator[None]:
             f"cannot write to the channel {channel}: {error.strerror} ({error.filename}); what it had is as it was. Run as a "
             "user who may write there"
         ) from error
-
-
-@contextmanager
-def _locked(channel: Path) -> Iterator[None]:
-    """Holds the channel, so that two runs do not write it at once."""
-    channel.mkdir(parents=True, exist_ok=True)
-    with (channel / _LOCK).open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report.note("another run publishes into this channel; waiting for it")
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
 
 
 def _zstandard() -> Any:

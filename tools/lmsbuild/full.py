@@ -6,7 +6,6 @@ what is there, and begins at the first step for which they differ.
 
 from __future__ import annotations
 
-import fcntl
 import json
 import os
 import re
@@ -16,6 +15,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from lmsbuild import command, git, graft, plan, report, source
 from lmsbuild.errors import (
@@ -100,12 +101,15 @@ def _held(made: Plan, resume: bool) -> Iterator[None]:
     if folder.exists() and not folder.is_dir():
         raise BuildUnfinished(f"{folder} is in the way: remove it, or choose another folder with --output")
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / "lock").open("w") as lock:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError as error:
-            raise BuildUnfinished(f"another run builds in {folder}: wait for it, or choose another --output") from error
+    lock = FileLock(folder / "lock")
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise BuildUnfinished(f"another run builds in {folder}: wait for it, or choose another --output") from error
+    try:
         yield
+    finally:
+        lock.release()
 
 
 def _check_settings(made: Plan) -> None:

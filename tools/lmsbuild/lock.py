@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
-import fcntl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+
+from filelock import FileLock, Timeout
 
 from lmsbuild import report
 
 
 @contextmanager
 def locked(path: Path, waiting: str) -> Iterator[None]:
-    """Holds the lock `path`, whose folder is made when it is missing; says `waiting` when another run holds it."""
+    """Holds the lock `path`, whose folder is made when it is missing; says `waiting` when another run holds it.
+
+    The file stays: whether it is locked is the system's to know, on NFS the server's.
+    """
     path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            report.note(waiting)
-            fcntl.flock(file, fcntl.LOCK_EX)
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        report.note(waiting)
+        lock.acquire()
+    try:
         yield
+    finally:
+        lock.release()

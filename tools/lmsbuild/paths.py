@@ -22,10 +22,10 @@ def recipes_folder() -> Path:
 
 def cache_folder() -> Path:
     """Where base wheels are kept: $LMSBUILD_CACHE, or a folder in the user's cache."""
+    from platformdirs import user_cache_path  # not above: a script that only asks for the patches needs no package
+
     chosen = os.environ.get("LMSBUILD_CACHE")
-    if chosen:
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "lmsbuild"
+    return Path(chosen) if chosen else user_cache_path("lmsbuild")
 
 
 def models_file(framework: str = "pytorch") -> Path:

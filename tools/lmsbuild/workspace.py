@@ -5,13 +5,14 @@ Its name says what it is. A run that is killed leaves it behind, and the next ru
 
 from __future__ import annotations
 
-import fcntl
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+
+from filelock import FileLock
 
 from lmsbuild import report
 from lmsbuild.errors import OutputNotWritable
@@ -35,9 +36,8 @@ def workspace(output: Path, chosen_with: str = "--output") -> Iterator[Path]:
             f"cannot write to {output}: {error.strerror}; give a folder that you may write to with {chosen_with}"
         ) from error
     try:
-        with (folder / _LOCK).open("w") as lock:
-            # Held until this process ends, however it ends: an unlocked folder is a dead run's.
-            fcntl.flock(lock, fcntl.LOCK_EX)
+        # Held until this process ends, however it ends: an unlocked folder is a dead run's.
+        with FileLock(folder / _LOCK):
             yield folder
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -51,8 +51,9 @@ def publish(file: Path, target: Path) -> None:
 
 
 def _remove_leftovers(output: Path) -> None:
-    for folder in output.glob(f"{_PREFIX}*"):
-        with suppress(OSError), (folder / _LOCK).open("r") as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    # A folder without the lock's file is one that another run makes at this moment.
+    for lock in output.glob(f"{_PREFIX}*/{_LOCK}"):
+        folder = lock.parent
+        with suppress(OSError), FileLock(lock, blocking=False):
             report.note(f"removing {folder.name}, which an interrupted run left behind")
             shutil.rmtree(folder, ignore_errors=True)

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
+from platformdirs import user_cache_path
 
 from lmsreplay.trace import FREE, READ, WRITE, Trace
 
@@ -89,7 +90,7 @@ def _library() -> ctypes.CDLL:
     digest = hashlib.sha256(" ".join((compiler, *_FLAGS)).encode())
     for path in [*sources, *sorted(folder.glob("*.h"))]:
         digest.update(path.read_bytes())
-    cached = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "lmsreplay"
+    cached = user_cache_path("lmsreplay")
     library = cached / f"replay-{digest.hexdigest()[:16]}.so"
     if not library.exists():
         cached.mkdir(parents=True, exist_ok=True)
