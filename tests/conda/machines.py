@@ -134,7 +134,7 @@ def _unpack(folder: Path, entry: str, architecture: str, packages: Sequence[str]
         f'Dir::State::status "{folder}/status";\n'
         f'Dir::Cache "{folder}/cache";\n'
         'Acquire::Languages "none";\n'
-        'Acquire::Retries "3";\n'
+        'Acquire::Retries "5";\n'
         'APT::Sandbox::User "";\n'
     )
     apt = ["apt-get", "--config-file", str(folder / "apt.conf"), "--quiet"]

@@ -9,7 +9,7 @@ import pytest
 
 import synthetic
 import synthetic_tensorflow
-from lmsbuild import catalogue, debian, paths, source
+from lmsbuild import catalogue, debian, paths, patience, source
 from lmsbuild.errors import SourceUnreachable
 from shop import Shop
 from workshop import Workshop
@@ -27,6 +27,14 @@ def workshop(tmp_path: Path, stand_in: dict[str, synthetic.Member]) -> Workshop:
     made = Workshop(tmp_path, base, synthetic.write_sources(tmp_path / "patches"))
     made.generate()
     return made
+
+
+@pytest.fixture
+def pauses(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The seconds of every wait between two attempts to reach a server. Nothing waits."""
+    seen: list[float] = []
+    monkeypatch.setattr(patience, "pause", seen.append)
+    return seen
 
 
 @pytest.fixture(scope="session")

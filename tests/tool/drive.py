@@ -3,7 +3,7 @@
 Usage: drive.py PATCHES SIGNAL MOMENT ARGUMENT...
 
 MOMENT is the name of a stage, which is struck as it begins; "member:N", struck after N members of the new wheel are
-written; or "-" for never. The signal goes to this process alone, as `kill` sends it.
+written; or "-" for never. The signal goes to this process alone, as `kill` sends it. Nothing waits for the network.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import archive, cli, paths, report
+from lmsbuild import archive, cli, paths, patience, report
 
 
 def main() -> None:
     patches, number, moment, *arguments = sys.argv[1:]
     paths.patches_folder = lambda: Path(patches)  # type: ignore[assignment]
+    patience.pause = lambda seconds: None
     say, copy, written = report.stage, archive.ArchiveWriter.copy, [0]
 
     def strike() -> None:

@@ -15,13 +15,15 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import graft, ranged
+from lmsbuild import graft, http_requests, ranged
 from lmsbuild.errors import DamagedWheel, DownloadFailed
 from lmsbuild.wheel import WheelFile, file_sha256
 from synthetic import Member
 from workshop import Workshop
 
 BIG = 8 << 20  # bytes
+
+pytestmark = pytest.mark.usefixtures("pauses")
 
 
 class Shelf(ThreadingHTTPServer):
@@ -82,7 +84,7 @@ def shelf(workshop: Workshop, stand_in: dict[str, Member]) -> Iterator[Shelf]:
 
 
 def _read(address: str, name: str) -> bytes:
-    with ranged.open_address(address) as stream, WheelFile(Path(ranged.file_name(address)), stream) as wheel:
+    with ranged.open_address(address) as stream, WheelFile(Path(http_requests.file_name(address)), stream) as wheel:
         return wheel.read(name)
 
 
@@ -148,7 +150,7 @@ def listed(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Path:
 def test_a_wheel_is_located_where_pip_looks(listed: Path, abi: str) -> None:
     name = synthetic.wheel_name(abi=abi)
     address = ranged.locate("torch", [name])
-    assert ranged.file_name(address) == name
+    assert http_requests.file_name(address) == name
     with ranged.open_address(address) as stream:
         assert stream.read() == (listed / name).read_bytes()
 

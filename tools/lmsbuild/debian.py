@@ -96,7 +96,7 @@ def _fetch(root: Path, entry: str, package: str) -> Path:
         f'Dir::State::Lists "{root}/lists";\n'
         f'Dir::Cache "{root}/cache";\n'
         'Acquire::Languages "none";\n'
-        'Acquire::Retries "3";\n'
+        'Acquire::Retries "5";\n'  # waits of 1, 2, 4, 8 and 16 seconds
         'APT::Sandbox::User "";\n'
     )
     for words in (["update", "--error-on=any"], ["source", "--download-only", "--tar-only", package]):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from lmsbuild import api_modules, blobs, compile, config_message, cuda, download, ranged, report, symbols
+from lmsbuild import api_modules, blobs, compile, config_message, cuda, download, http_requests, ranged, report, symbols
 from lmsbuild.archive import ArchiveWriter, Date
 from lmsbuild.catalogue import Tag
 from lmsbuild.errors import (
@@ -113,7 +113,7 @@ def read_members(
             address = ranged.locate(tag.package, tag.wheels, links)
             with (
                 ranged.open_address(address) as file,
-                WheelFile(Path(ranged.file_name(address)), file) as wheel,
+                WheelFile(Path(http_requests.file_name(address)), file) as wheel,
             ):
                 return {name: wheel.read(name) for name in names}
         except DownloadFailed as error:

@@ -2,18 +2,17 @@
 
 What comes this way is not covered by the hash of the whole file, so whoever reads it has to know a hash of each part, or
 of the wheel's RECORD, which lists those of all members. The checksums in the archive are checked, but prove nothing.
+
+remotezip does the same, but reads members off an open connection, so that an answer that ends early fails the run; takes
+other bytes than it asked for; does not see that the file changed between two requests; and makes one request for each
+member, where headers, neighbours in the archive, come by the thousand.
 """
 
 from __future__ import annotations
 
-import functools
-import http.client
 import io
 import json
 import re
-import ssl
-import sys
-import urllib.error
 import urllib.parse
 import urllib.request
 from collections.abc import Callable, Collection, Sequence
@@ -21,12 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
 
-from lmsbuild import command
+import requests
+
+from lmsbuild import http_requests, pip_command
 from lmsbuild.errors import DownloadFailed
 from lmsbuild.wheel import file_sha256
 
 _WINDOW = 1 << 20  # bytes asked for at once
-_TIMEOUT = 60.0  # seconds without an answer
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _LINK = re.compile(r"((?:https?|file)://[^\s#]+\.whl)(?:#sha256=([0-9a-f]{64}))?(?: \(from ([^)\s]+)\))?")
 
@@ -38,9 +38,19 @@ class RangedFile(io.RawIOBase):
         """Raises DownloadFailed when there is no such file or the server does not serve parts of it."""
         super().__init__()
         self._address = address
-        self._context = ssl.create_default_context(cafile=_certificates())
+        self._session = http_requests.Session()
         self._position = 0
-        _, self._size = self._fetch(0, 1)
+        self._file: tuple[int, str] | None = None  # size and ETag: those of one version of the file
+        self._size = 0
+        try:
+            self._fetch(0, 1)
+        except BaseException:
+            self.close()
+            raise
+
+    def close(self) -> None:
+        self._session.close()
+        super().close()
 
     def readable(self) -> bool:
         return True
@@ -59,27 +69,30 @@ class RangedFile(io.RawIOBase):
         count = min(len(buffer), self._size - self._position)
         if count <= 0:
             return 0
-        data, _ = self._fetch(self._position, count)
-        buffer[:count] = data
+        buffer[:count] = self._fetch(self._position, count)
         self._position += count
         return count
 
-    def _fetch(self, begin: int, count: int) -> tuple[bytes, int]:
-        """The bytes from `begin` on, and the size of the whole file."""
+    def _fetch(self, begin: int, count: int) -> bytes:
+        """The bytes from `begin` on."""
         last = begin + count - 1
-        request = urllib.request.Request(self._address, headers={"Range": f"bytes={begin}-{last}"})
-        name = file_name(self._address)
-        try:
-            with urllib.request.urlopen(request, timeout=_TIMEOUT, context=self._context) as answer:
-                given = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
-                if answer.status != http.HTTPStatus.PARTIAL_CONTENT or given is None:
-                    raise DownloadFailed(f"the server serves {name} as a whole only, not in parts")
-                data = answer.read(count)
-        except (OSError, http.client.HTTPException) as error:
-            raise DownloadFailed(f"cannot read {name} from the server: {error}") from error
-        if (int(given[1]), int(given[2])) != (begin, last) or len(data) != count:
-            raise DownloadFailed(f"the server answered with another part of {name} than was asked for")
-        return data, int(given[3])
+        name = http_requests.file_name(self._address)
+
+        def read(answer: requests.Response) -> bytes:
+            given = _RANGE.fullmatch(answer.headers.get("Content-Range", ""))
+            if answer.status_code != requests.codes.partial_content or given is None:
+                raise DownloadFailed(f"the server serves {name} as a whole only, not in parts")
+            data = answer.content if (int(given[1]), int(given[2])) == (begin, last) else b""
+            if len(data) != count:
+                raise DownloadFailed(f"the server answered with another part of {name} than was asked for")
+            version = int(given[3]), answer.headers.get("ETag", "")
+            if self._file not in (None, version):
+                raise DownloadFailed(f"{name} changed on the server while it was read")
+            self._file = version
+            self._size = version[0]
+            return data
+
+        return http_requests.get(self._session, self._address, read, headers=lambda: {"Range": f"bytes={begin}-{last}"})
 
 
 def open_address(address: str) -> BinaryIO:
@@ -100,14 +113,13 @@ class Link:
 
     @property
     def name(self) -> str:
-        return file_name(self.address)
+        return http_requests.file_name(self.address)
 
 
 def links(package: str) -> list[Link]:
     """The wheels of a package that pip sees, in its order, those for other interpreters too."""
-    words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "--no-color", "-vv"]
     # At this verbosity pip prints the address of each file.
-    listed = command.run([*words, "index", "versions", package])
+    listed = pip_command.run(["--no-color", "-vv", "index", "versions", package])
     return [Link(*found) for found in _LINK.findall(f"{listed.text}\n{listed.error_text}")]
 
 
@@ -151,25 +163,16 @@ def hashes(package: str, wanted: Callable[[str], bool]) -> dict[str, str]:
 
 def _stated(page: str) -> dict[str, str]:
     """The sha256 of the files that a page of a registry lists, by name, where it states them in the form of PEP 691."""
-    request = urllib.request.Request(page, headers={"Accept": "application/vnd.pypi.simple.v1+json"})
-    context = ssl.create_default_context(cafile=_certificates())
-    try:
-        with urllib.request.urlopen(request, timeout=_TIMEOUT, context=context) as answer:
-            table = json.load(answer)
-            return {str(row["filename"]): str(row["hashes"].get("sha256", "")) for row in table["files"]}
-    except (OSError, http.client.HTTPException) as error:
-        raise DownloadFailed(f"cannot read the registry's list of files: {error}") from error
-    except (ValueError, KeyError, TypeError) as error:
-        raise DownloadFailed("the registry's list of files states no hashes in a form that can be read") from error
 
+    def read(answer: requests.Response) -> dict[str, str]:
+        return {
+            str(row["filename"]): str(row["hashes"].get("sha256", "")) for row in json.loads(answer.content)["files"]
+        }
 
-def file_name(address: str) -> str:
-    return urllib.parse.unquote(urllib.parse.urlsplit(address).path.rsplit("/", 1)[-1])
-
-
-@functools.cache
-def _certificates() -> str | None:
-    """The file of certificates that pip is configured to trust; None: the system's."""
-    listed = command.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"])
-    found = re.search(r"^\S*\bcert='(.+)'$", listed.text, re.MULTILINE)
-    return found[1] if found else None
+    with http_requests.Session() as session:
+        try:
+            return http_requests.get(
+                session, page, read, headers=lambda: {"Accept": "application/vnd.pypi.simple.v1+json"}
+            )
+        except (ValueError, KeyError, TypeError) as error:
+            raise DownloadFailed("the registry's list of files states no hashes in a form that can be read") from error

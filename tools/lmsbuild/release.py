@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
-from lmsbuild import catalogue, edits, generation, git, graft, ranged, series, symbols
+from lmsbuild import catalogue, edits, generation, git, graft, http_requests, ranged, series, symbols
 from lmsbuild.catalogue import Tag
 from lmsbuild.errors import BadRelease, BadSources, DamagedWheel, UnknownRelease
 from lmsbuild.series import Graft
@@ -90,7 +90,7 @@ def of_main_package(patches: Path, tag: Tag) -> Tag:
     names = catalogue.of_package(tag, tag.packages[0]).wheels
     running = [name for name in names if name.endswith(f"_{target_for(None).machine}.whl")]
     address = ranged.locate(tag.packages[0], running)
-    with ranged.open_address(address) as file, WheelFile(Path(ranged.file_name(address)), file) as wheel:
+    with ranged.open_address(address) as file, WheelFile(Path(http_requests.file_name(address)), file) as wheel:
         return _with_cuda(tag, description, graft.cuda_version(wheel, description))
 
 
@@ -110,7 +110,7 @@ def of_builds(patches: Path, tag: Tag) -> Tag:
     found: dict[str, str] = {}
     for (package, _), names in groups.items():
         address = ranged.locate(package, names, links[package])
-        with ranged.open_address(address) as file, WheelFile(Path(ranged.file_name(address)), file) as wheel:
+        with ranged.open_address(address) as file, WheelFile(Path(http_requests.file_name(address)), file) as wheel:
             if description.abi_library in wheel.members:
                 found.update({name: tag.wheels[name] for name in names})
     return replace(tag, wheels={name: found[name] for name in sorted(found)})

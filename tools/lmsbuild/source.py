@@ -7,12 +7,13 @@ folder `.git` of a finished tree, so that the next time needs no network.
 from __future__ import annotations
 
 import os
+import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild import command, debian, git, report
+from lmsbuild import command, debian, git, patience, report
 from lmsbuild.catalogue import Tag, read_toml
 from lmsbuild.errors import (
     FolderInUse,
@@ -30,6 +31,10 @@ from lmsbuild.workspace import workspace
 Words = list[str | Path]
 
 _SUBMODULE_JOBS = 4  # connections at once
+_HICCUP = re.compile(
+    r"Could not resolve (?:host|proxy)|Connection (?:timed out|reset|refused)|Couldn't connect|Failed to connect|Empty reply"
+    r"|early EOF|unexpected disconnect|hung up unexpectedly|RPC failed|returned error: (?:429|5\d\d)"
+)
 _IDENTITY = ("-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost", "-c", "commit.gpgSign=false")
 
 
@@ -305,7 +310,7 @@ def _git(tree: Path, *words: str | Path) -> command.Finished:
 
 
 def _run(words: Words) -> command.Finished:
-    done = command.run(words, environment=git.own_environment())
+    done = patience.repeat(lambda: command.run(words, environment=git.own_environment()), _HICCUP)
     if done.found_no_space:
         raise NoSpace(words[2], "git says so")
     return done

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import catalogue, command, paths, report, timeline
+from lmsbuild import catalogue, command, paths, pip_command, report, timeline
 from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
 from lmsbuild.timeline import Sample
 from lmsbuild.wheel import parse_name
@@ -123,19 +123,14 @@ def _environment(folder: Path, wheel: Path, framework: str, interpreter: Path) -
                 f"{interpreter} cannot make a virtual environment: {_last_line(made.error_text or made.text)}"
             )
     words: list[str | Path] = [
-        python,
-        "-m",
-        "pip",
         "install",
-        "--disable-pip-version-check",
-        "--no-input",
         "--quiet",
         "--no-compile",  # most of what a CUDA wheel requires is never imported
         wheel.resolve(),
         *_ALSO[framework],
     ]
     with report.progress("pip install", None):
-        installed = command.run(words)
+        installed = pip_command.run(words, python=python)
     if installed.code:
         raise TrialFailed(f"pip cannot install {wheel.name}: {_last_line(installed.error_text)}")
     return python
