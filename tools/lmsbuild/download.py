@@ -1,20 +1,26 @@
-"""Fetches wheels with pip, as pip is configured, and keeps them in a cache that is checked by hash."""
+"""Fetches wheels from where pip is configured to look, and keeps them in a cache that is checked by hash.
+
+pip chooses among wheels, and fetches those from folders. One on a server that there is no choice about, and whose hash is
+known, is fetched without pip, which forgets a download that was interrupted.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import os
 import shutil
-import sys
 import tempfile
 from pathlib import Path
 
-from lmsbuild import command, report
+from packaging.tags import sys_tags
+from packaging.utils import canonicalize_name
+
+from lmsbuild import http_requests, pip_command, ranged, report, resumable
 from lmsbuild.catalogue import Release, Tag
-from lmsbuild.errors import DownloadFailed, NoSpace, WrongHash
+from lmsbuild.errors import DamagedWheel, DownloadFailed, NoSpace, WrongHash
 from lmsbuild.lock import locked
 from lmsbuild.target import Target
-from lmsbuild.wheel import file_sha256
+from lmsbuild.wheel import file_sha256, parse_name
 
 _SUM = ".sha256"
 
@@ -36,7 +42,7 @@ def fetch(release: Release, target: Target, cache: Path) -> Path:
         _remove_leftovers(folder)
         fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.download-", dir=cache))
         try:
-            wheel = _download(release, target, fresh)
+            wheel = _download_known(release, target, fresh) or _download(release, target, fresh)
             digest = _hash(wheel)
             _check_catalogue(release, wheel, digest)
             wheel.with_name(wheel.name + _SUM).write_text(digest + "\n")
@@ -54,10 +60,45 @@ def check_known(release: Release, wheel: Path) -> None:
         report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
 
 
+def _download_known(release: Release, target: Target, folder: Path) -> Path | None:
+    """The wheel, if there is only one that pip could choose, on a server, and the catalogue knows it."""
+    if not target.is_running or not release.wheels:
+        return None
+    suiting = [link for link in ranged.links(release.package) if _suits(release, link.name)]
+    if len({link.name for link in suiting}) != 1 or any(link.address.startswith("file:") for link in suiting):
+        return None
+    link = suiting[0]
+    sha256 = release.wheels.get(link.name)
+    if sha256 is None:
+        return None
+    wheel = folder / link.name
+    lock = folder.parent / f"{sha256}.lock"
+    with (
+        locked(lock, "another run fetches the same wheel; waiting for it"),
+        report.progress(f"download {release.package} {release.version}", 1.0) as show,
+    ):
+        try:
+            resumable.fetch(link.address, sha256, wheel, folder.parent, show)
+        except http_requests.Refused as error:
+            report.note(f"{error}; asking pip for it")  # which may have a password for that server
+            return None
+    return wheel
+
+
+def _suits(release: Release, name: str) -> bool:
+    """Whether the running interpreter can install the wheel of this name, which is of the release."""
+    try:
+        parsed = parse_name(Path(name))
+    except DamagedWheel:
+        return False
+    is_of_release = parsed.package == canonicalize_name(release.package) and parsed.version.public == release.version
+    return is_of_release and not parsed.tags.isdisjoint(sys_tags())
+
+
 def _download(release: Release, target: Target, folder: Path) -> Path:
-    words = [sys.executable, "-m", "pip", "download", "--no-deps", "--only-binary=:all:", "--no-input"]
+    words = ["download", "--no-deps", "--only-binary=:all:"]
     countable = _has_raw_progress()
-    words += ["--disable-pip-version-check", "--progress-bar", "raw" if countable else "off"]
+    words += ["--progress-bar", "raw" if countable else "off"]
     words += [*target.pip_arguments(), "--dest", str(folder), f"{release.package}=={release.version}"]
     with report.progress(f"download {release.package} {release.version}", 1.0 if countable else None) as show:
 
@@ -66,7 +107,7 @@ def _download(release: Release, target: Target, folder: Path) -> Path:
             if len(parts) == 4 and parts[0] == "Progress" and float(parts[3]):
                 show(float(parts[1]) / float(parts[3]))
 
-        finished = command.run(words, on_line=on_line)
+        finished = pip_command.run(words, on_line=on_line)
     if finished.found_no_space:
         raise NoSpace(folder.parent, "pip says so")
     wheels = sorted(folder.glob("*.whl"))
@@ -89,8 +130,7 @@ def _has_raw_progress() -> bool:
 
 def _source() -> str:
     """Changes when pip is configured to look elsewhere, for another build of the same version may be there."""
-    listed = command.run([sys.executable, "-m", "pip", "--disable-pip-version-check", "config", "list"])
-    places = [line for line in listed.text.splitlines() if "index" in line or "find-links" in line]
+    places = [line for line in pip_command.configuration().splitlines() if "index" in line or "find-links" in line]
     return hashlib.sha256("\n".join(places).encode()).hexdigest()[:8]
 
 
