@@ -8,7 +8,7 @@ import io
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from lmsbuild import download, ranged, report
@@ -17,14 +17,17 @@ from lmsbuild.errors import DownloadFailed
 from lmsbuild.target import Target, python_of
 from lmsbuild.wheel import WheelFile, record_hash
 
+Links = Callable[[], Sequence[ranged.Link]]
+
 EVERYTHING = ("torch/include/",)
 C10 = ("torch/include/c10/", "torch/include/torch/headeronly/")  # all that the glue for CUDA includes
 _ALWAYS = ("torch/lib/libc10.so", "torch/version.py")
 
 
-def fetch(tag: Tag, wanted: Sequence[str], cache: Path, links: Sequence[ranged.Link] | None = None) -> Path:
+def fetch(tag: Tag, wanted: Sequence[str], cache: Path, links: Links | None = None) -> Path:
     """A folder of the cache with the files of a wheel of `tag` whose names begin with one of `wanted`, and its libc10.so
-    and version.py, laid out as in the wheel. `links` are the package's, for a caller who asks for many tags.
+    and version.py, laid out as in the wheel. `links` gets the package's, for a caller who asks for many tags; it is not
+    called when the files are in the cache.
     """
     wanted = (*wanted, *_ALWAYS)
     (name,) = tag.records
@@ -55,11 +58,9 @@ def _is_whole(known: str, wanted: tuple[str, ...], folder: Path) -> bool:
         return False
 
 
-def _unpack(
-    tag: Tag, name: str, wanted: tuple[str, ...], cache: Path, folder: Path, links: Sequence[ranged.Link] | None
-) -> None:
+def _unpack(tag: Tag, name: str, wanted: tuple[str, ...], cache: Path, folder: Path, links: Links | None) -> None:
     try:
-        address = ranged.locate(tag.package, [name], links)
+        address = ranged.locate(tag.package, [name], links() if links else None)
         with ranged.open_address(address) as stream, WheelFile(Path(name), stream) as wheel:
             _write(wheel, wanted, folder)
     except DownloadFailed as error:

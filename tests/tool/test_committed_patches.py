@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import catalogue, generate, graft, paths, ranged
+from lmsbuild import blobs, catalogue, generate, graft, paths, ranged
 from lmsbuild.catalogue import Tag
 from lmsbuild.git import blob_hash
 from lmsbuild.patch import find_patch
@@ -19,11 +19,15 @@ TAGS = catalogue.tags(PATCHES)
 
 @pytest.fixture(scope="module")
 def everything() -> dict[str, dict[str, bytes]]:
-    """The edited files of every tag; fetched side by side, for there are many, and kept in the cache from then on."""
-    links = {package: ranged.links(package) for package in {tag.package for tag in TAGS}}
+    """The edited files of every tag; fetched side by side, for there are many, and kept in the cache from then on.
+
+    When all are there, no server is asked for anything.
+    """
     cache = paths.cache_folder()
+    lacking = {tag.package for tag in TAGS if blobs.load(cache, tag.blobs) is None}
+    links = {package: ranged.links(package) for package in lacking}
     with ThreadPoolExecutor(8) as pool:
-        found = pool.map(lambda tag: graft.originals(PATCHES, tag, cache, None, links[tag.package]), TAGS)
+        found = pool.map(lambda tag: graft.originals(PATCHES, tag, cache, None, links.get(tag.package)), TAGS)
         return {tag.full_name: files for tag, files in zip(TAGS, found, strict=True)}
 
 

@@ -6,6 +6,7 @@ release. Those whose wheels are built in other tests are left out.
 
 from __future__ import annotations
 
+import functools
 import os
 import shutil
 from collections.abc import Callable
@@ -32,8 +33,8 @@ WHOLE_SAMPLE = ("v1.1.0", "v1.3.1", "v1.7.1", "v1.10.2", "v2.0.1", "v2.4.1")
 
 
 @pytest.fixture(scope="module")
-def links() -> list[ranged.Link]:
-    return ranged.links("torch")
+def links() -> headers.Links:
+    return functools.cache(lambda: ranged.links("torch"))
 
 
 def _tag(name: str) -> Tag:
@@ -41,7 +42,7 @@ def _tag(name: str) -> Tag:
 
 
 @pytest.mark.parametrize("name", CUDA_SAMPLE)
-def test_the_files_for_cuda_compile_against(name: str, links: list[ranged.Link], tmp_path: Path) -> None:
+def test_the_files_for_cuda_compile_against(name: str, links: headers.Links, tmp_path: Path) -> None:
     base = headers.fetch(_tag(name), headers.C10, paths.cache_folder(), links)
     objects = _compile(_tag(name), base, tmp_path, lambda source: source.startswith(CUDA))
     assert len(objects) >= 2
@@ -49,7 +50,7 @@ def test_the_files_for_cuda_compile_against(name: str, links: list[ranged.Link],
 
 
 @pytest.mark.parametrize("name", WHOLE_SAMPLE)
-def test_the_glue_compiles_against(name: str, links: list[ranged.Link], tmp_path: Path) -> None:
+def test_the_glue_compiles_against(name: str, links: headers.Links, tmp_path: Path) -> None:
     # The pager includes nothing of the framework, so it compiles the same everywhere.
     base = headers.fetch(_tag(name), headers.EVERYTHING, paths.cache_folder(), links)
     objects = _compile(_tag(name), base, tmp_path, lambda source: not source.endswith("LmsPager.cpp"))
@@ -57,7 +58,7 @@ def test_the_glue_compiles_against(name: str, links: list[ranged.Link], tmp_path
     assert all(path.stat().st_size for path in objects.values())
 
 
-def test_a_method_that_a_newer_header_adds_is_reported(links: list[ranged.Link], tmp_path: Path) -> None:
+def test_a_method_that_a_newer_header_adds_is_reported(links: headers.Links, tmp_path: Path) -> None:
     """The real glue, and the real header with one more method that has a default, as releases add them."""
     tag = _tag("v2.1.2")
     fetched = headers.fetch(tag, headers.C10, paths.cache_folder(), links)
@@ -94,7 +95,7 @@ def _patched(tag: Tag, tree: Path) -> Path:
 
 
 def test_a_damaged_file_in_the_cache_is_fetched_again(
-    links: list[ranged.Link], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    links: headers.Links, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cache = tmp_path / "cache"
     tag = _tag("v2.1.2")
