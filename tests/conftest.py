@@ -13,13 +13,19 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import catalogue, paths
+from lmsbuild import catalogue, paths, pip_command
 from lmsbuild.target import target_for
 from lmsbuild.wheel import file_sha256
 
 TAG = "v2.13.0"
 CUDA_TAG = "v2.6.0"  # whose official wheel is a CUDA build
 NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with the patched wheel
+
+
+def pytest_configure() -> None:
+    """Every pip that the tests start waits out a hiccup of the network."""
+    for name, value in pip_command.PATIENCE.items():
+        os.environ.setdefault(name, value)
 
 
 def build_wheel(tag: str, output: Path, framework: str = "pytorch", package: str | None = None) -> Path:

@@ -23,7 +23,7 @@ from lmsbuild.errors import DownloadFailed
 Answer = TypeVar("Answer")
 Session = requests.Session
 
-_TIMEOUTS = (10.0, 30.0)  # seconds: to connect, and without a byte
+_TIMEOUTS = (10.0, 60.0)  # seconds: to connect, and without a byte
 _LONGEST = 10.0  # seconds of one wait
 # Waits 0, 2, 4, 8 and 10 seconds, or what the server asks for.
 _PATIENCE = Retry(

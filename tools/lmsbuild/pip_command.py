@@ -15,7 +15,7 @@ from lmsbuild import command, patience
 
 # Waits of 0, 0.5, 1, 2, 4, 8 and 16 seconds, unless the user's environment says otherwise. It is said in the environment,
 # where a pip that knows nothing of it ignores it.
-_PATIENCE = {"PIP_RETRIES": "7", "PIP_RESUME_RETRIES": "7"}
+PATIENCE = {"PIP_RETRIES": "7", "PIP_RESUME_RETRIES": "7"}
 # What a pip that cannot resume ends with when a download stops half way.
 _CUT_SHORT = re.compile(
     r"(?m)^(?:pip\._vendor\.urllib3\.exceptions\.\w+|ERROR: .*DO NOT MATCH THE HASHES"
@@ -31,7 +31,7 @@ def run(
 ) -> command.Finished:
     """Runs pip of an interpreter; again, when a download was cut short. Thread-safe. Raises MissingProgram."""
     arguments = [python, "-m", "pip", "--disable-pip-version-check", "--no-input", *words]
-    variables = {**_PATIENCE, **os.environ}
+    variables = {**PATIENCE, **os.environ}
 
     def attempt() -> command.Finished:
         finished = command.run(arguments, environment=variables, on_line=on_line)
