@@ -16,9 +16,9 @@ from lmsbuild import command, patience
 # Waits of 0, 0.5, 1, 2, 4, 8 and 16 seconds, unless the user's environment says otherwise. It is said in the environment,
 # where a pip that knows nothing of it ignores it.
 PATIENCE = {"PIP_RETRIES": "7", "PIP_RESUME_RETRIES": "7"}
-# What a pip that cannot resume ends with when a download stops half way.
+# What a pip that cannot, or may not, resume ends with when a download stops half way.
 _CUT_SHORT = re.compile(
-    r"(?m)^(?:pip\._vendor\.urllib3\.exceptions\.\w+|ERROR: .*DO NOT MATCH THE HASHES"
+    r"(?m)^(?:pip\._vendor\.urllib3\.exceptions\.\w+|error: incomplete-download|ERROR: .*DO NOT MATCH THE HASHES"
     r"|ERROR: .* located at \S*/pip-unpack-\S* is invalid)"
 )
 
