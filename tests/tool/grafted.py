@@ -53,9 +53,11 @@ def check_platform(built_wheel: Path, libraries: set[str], folder: Path) -> None
         tags = {line[5:] for line in archive.read(wheel_file).decode().splitlines() if line.startswith("Tag: ")}
     name = parse_name(built_wheel)
     assert {tag.lower() for tag in tags} == {str(tag) for tag in name.tags}
-    need = symbols.oldest_glibc(version for file in files for version in symbols.needed_versions(file, _LOADED))
-    assert need.minor is not None
+    versions = [version for file in files for version in symbols.needed_versions(file, _LOADED)]
     for platform in name.platforms:
+        (machine,) = re.findall(r"^manylinux(?:_2_)?\d+_(\w+)$", platform)
+        need = symbols.oldest_glibc(versions, machine)
+        assert need.minor is not None
         assert int(platform.split("_")[2]) >= need.minor
 
 

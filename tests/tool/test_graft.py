@@ -119,7 +119,7 @@ def test_the_tags_in_the_name_and_in_the_wheel_agree(workshop: Workshop, stand_i
 def test_the_platform_is_raised_when_the_library_needs_more(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], need: symbols.Need
 ) -> None:
-    monkeypatch.setattr(symbols, "oldest_glibc", lambda versions: need)
+    monkeypatch.setattr(symbols, "oldest_glibc", lambda versions, machine: need)
     made = graft.build(workshop.options())
     machine = synthetic.TARGET.machine
     expected = {17: PLATFORM, 29: f"manylinux_2_29_{machine}", None: f"linux_{machine}"}[need.minor]

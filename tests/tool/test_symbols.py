@@ -25,7 +25,12 @@ from lmsbuild.symbols import Need, needed_versions, oldest_glibc, true_platforms
     ],
 )
 def test_the_oldest_glibc_that_promises_every_version(versions: list[str], need: Need) -> None:
-    assert oldest_glibc(versions) == need
+    assert oldest_glibc(versions, "x86_64") == need
+
+
+@pytest.mark.parametrize(("machine", "minor"), [("x86_64", 27), ("aarch64", 26), ("ppc64le", 26)])
+def test_machines_have_their_own_promises(machine: str, minor: int) -> None:
+    assert oldest_glibc(["CXXABI_1.3.11"], machine).minor == minor
 
 
 @pytest.mark.parametrize(

@@ -333,7 +333,7 @@ def _version(wheel: WheelFile, graft: Graft) -> Version:
 def _platforms(wheel: WheelFile, built: Iterable[Path], provided: set[str], target: Target) -> list[str]:
     """The platforms that the patched wheel is for; `provided` are the libraries that it finds wherever it is installed."""
     versions = [version for file in built for version in symbols.needed_versions(file, provided)]
-    need = symbols.oldest_glibc(versions)
+    need = symbols.oldest_glibc(versions, target.machine)
     claimed = wheel.name.platforms
     platforms = symbols.true_platforms(claimed, need, target.machine, glibc_minor())
     if platforms != claimed:

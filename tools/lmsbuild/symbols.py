@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
@@ -15,17 +16,7 @@ from elftools.elf.sections import SymbolTableSection
 
 from lmsbuild.errors import DamagedWheel
 
-Version = tuple[int, ...]
-
-# The first glibc whose manylinux platform also promises this symbol version of another system library.
-_PROMISED: dict[str, tuple[tuple[Version, int], ...]] = {
-    "GLIBCXX": (((3, 4, 19), 17), ((3, 4, 22), 24), ((3, 4, 24), 27), ((3, 4, 28), 31), ((3, 4, 29), 34),
-                ((3, 4, 30), 35), ((3, 4, 33), 39)),
-    "CXXABI": (((1, 3, 7), 17), ((1, 3, 10), 24), ((1, 3, 11), 27), ((1, 3, 12), 31), ((1, 3, 13), 34),
-               ((1, 3, 15), 39)),
-    "GCC": (((4, 8, 0), 17), ((7, 0, 0), 27), ((12, 0, 0), 35), ((14, 0, 0), 39)),
-}  # fmt: skip
-_NUMBERED = re.compile(r"(GLIBC|GLIBCXX|CXXABI|GCC)_(\d+(?:\.\d+)*)")
+_GLIBC = re.compile(r"GLIBC_2\.(\d+)(?:\.\d+)*")
 _STANDARD = re.compile(r"_Z+(?:GTt|G[RV]|T[A-Z])?N?K?(?:St|9__gnu_cxx)")  # a mangled name of libstdc++
 _NEW_STRING = re.compile("7__cxx11|B5cxx11")  # the namespace of what has them, and the tag of what returns them
 _MANYLINUX = re.compile(r"manylinux_2_(\d+)_(\w+)")
@@ -58,11 +49,11 @@ def needed_versions(library: Path, provided: Collection[str] = ()) -> list[str]:
         raise DamagedWheel(f"{library.name} is no library: {error}") from error
 
 
-def oldest_glibc(versions: Iterable[str]) -> Need:
-    """The oldest glibc 2.x whose platform promises all these symbol versions."""
+def oldest_glibc(versions: Iterable[str], machine: str) -> Need:
+    """The oldest glibc 2.x whose platform promises all these symbol versions on a machine such as "x86_64"."""
     worst = Need(0, "")
     for name in versions:
-        minor = _glibc_minor(name)
+        minor = _glibc_minor(name, machine)
         if minor is None:
             return Need(None, name)
         if worst.minor is not None and minor > worst.minor:
@@ -140,17 +131,28 @@ def exported_functions(library: Path, prefix: str) -> list[str]:
         raise DamagedWheel(f"{library.name} is no library: {error}") from error
 
 
-def _glibc_minor(name: str) -> int | None:
-    match = _NUMBERED.fullmatch(name)
-    if match is None:
-        return 36 if name == "GLIBC_ABI_DT_RELR" else 17 if name in ("CXXABI_TM_1", "CXXABI_FLOAT128") else None
-    family, version = match[1], tuple(int(part) for part in match[2].split("."))
-    if family == "GLIBC":
-        return version[1] if version[0] == 2 and len(version) > 1 else None
-    for promised, minor in _PROMISED[family]:
-        if version <= promised:
-            return minor
-    return None
+def _glibc_minor(name: str, machine: str) -> int | None:
+    # A manylinux platform is named for its glibc (PEP 600), also one that auditwheel has no row for.
+    match = _GLIBC.fullmatch(name)
+    return int(match[1]) if match else _promised(machine).get(name)
+
+
+@functools.cache
+def _promised(machine: str) -> dict[str, int]:
+    """The x of the first manylinux_2_x that promises a symbol version, by the version's name."""
+    from auditwheel.architecture import Architecture  # here, since few commands need it
+    from auditwheel.libc import Libc
+    from auditwheel.policy import WheelPolicies
+
+    promised: dict[str, int] = {}
+    for policy in WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine)):
+        minor = claimed_minor(policy.name)
+        if minor is not None:  # not the plain linux platform, which promises nothing
+            for family, versions in policy.symbol_versions.items():
+                for version in versions:
+                    name = f"{family}_{version}"
+                    promised[name] = min(minor, promised.get(name, minor))
+    return promised
 
 
 def claimed_minor(platform: str) -> int | None:
