@@ -9,12 +9,14 @@ from __future__ import annotations
 
 import ast
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
-from lmsbuild import descriptor
-from lmsbuild.descriptor import Range
 from lmsbuild.errors import BadSources
+
+if TYPE_CHECKING:
+    from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto
 
 FIELD = "lms_enabled"
 NUMBER = 10001
@@ -23,6 +25,13 @@ _MESSAGE = ("GPUOptions", "Experimental")
 _LIKE = "use_unified_memory"  # a field of that message that differs in name and number only
 _T = TypeVar("_T")
 _DESCRIPTOR_CALLS = ("AddSerializedFile", "FileDescriptor")
+
+
+class _Range(NamedTuple):
+    """Where the description of a message or an enum is in the descriptor, without the key and the length before it."""
+
+    begin: int
+    end: int
 
 
 def add_field(source: bytes) -> bytes:
@@ -41,12 +50,17 @@ def add_field(source: bytes) -> bytes:
 def _add_field(source: str) -> str:
     module = _read(source)
     before = module.descriptor
-    fields = descriptor.fields(before, _MESSAGE)
+    file = _parse(before)
+    message = dict(_described_in(file)).get(_MESSAGE)
+    if message is None:
+        raise BadSources(f"there is no message {'.'.join(_MESSAGE)} in the descriptor")
+    fields = {field.name: field for field in message.field}
     if FIELD in fields or _LIKE not in fields:
         problem = f"has a field {FIELD} already" if FIELD in fields else f"has no field {_LIKE} to take as a model"
         raise BadSources(f"{'.'.join(_MESSAGE)} {problem}")
-    after = descriptor.add_bool(before, _MESSAGE, FIELD, NUMBER)
-    old, new = _by_variable(before), _by_variable(after)
+    old = _by_variable(file)
+    message.field.add(name=FIELD, number=NUMBER, label=fields[_LIKE].label, type=fields[_LIKE].type)
+    after, new = file.SerializeToString(), _by_variable(file)
     for name in sorted(old.keys() | module.ranges.keys()):
         if name not in old or name not in module.ranges or module.ranges[name].value != old[name]:
             raise BadSources(f"{name} is not where the module says that its description is")
@@ -61,9 +75,38 @@ def _add_field(source: str) -> str:
     return source
 
 
-def _by_variable(data: bytes) -> dict[str, Range]:
+def _parse(data: bytes) -> FileDescriptorProto:
+    from google.protobuf.descriptor_pb2 import FileDescriptorProto  # here, since only wheels of TensorFlow need it
+    from google.protobuf.message import DecodeError
+
+    try:
+        file = FileDescriptorProto.FromString(data)
+    except DecodeError as error:
+        raise BadSources(f"the descriptor cannot be read: {error}") from None
+    if file.SerializeToString() != data:
+        raise BadSources("the descriptor is not as protobuf writes it")
+    return file
+
+
+def _described_in(
+    inside: FileDescriptorProto | DescriptorProto, around: tuple[str, ...] = ()
+) -> Iterator[tuple[tuple[str, ...], DescriptorProto | EnumDescriptorProto]]:
+    """Every message and enum with its name, the names of those around it first."""
+    for enum in inside.enum_type:
+        yield (*around, enum.name), enum
+    for message in inside.nested_type if around else inside.message_type:
+        yield (*around, message.name), message
+        yield from _described_in(message, (*around, message.name))
+
+
+def _by_variable(file: FileDescriptorProto) -> dict[str, _Range]:
     """Where every message and enum is, by the variable that stands for it in the module."""
-    return {"_" + "_".join(names).upper(): found for names, found in descriptor.ranges(data).items()}
+    data, found = file.SerializeToString(), {}
+    for names, each in _described_in(file):
+        own = each.SerializeToString()
+        begin = data.index(own)  # the first that is alike, as the generators do it
+        found["_" + "_".join(names).upper()] = _Range(begin, begin + len(own))
+    return found
 
 
 @dataclass(frozen=True)
@@ -86,7 +129,7 @@ class _Ranged:
 
     begin: _Place
     end: _Place
-    value: Range
+    value: _Range
 
 
 @dataclass(frozen=True)
@@ -135,7 +178,7 @@ def _read(source: str) -> _Module:
     for name in {name for name, _ in offsets}:
         begin, end = offsets.get((name, "serialized_start")), offsets.get((name, "serialized_end"))
         if begin is not None and end is not None:
-            ranges[name] = _Ranged(place(begin[0]), place(end[0]), Range(begin[1], end[1]))
+            ranges[name] = _Ranged(place(begin[0]), place(end[0]), _Range(begin[1], end[1]))
     return _Module(
         descriptor=data if isinstance(data, bytes) else data.encode("latin1"),
         literal=place(literal),
