@@ -11,6 +11,7 @@ import venv
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
 
 from lmsbuild import catalogue, paths, pip_command
@@ -19,6 +20,10 @@ from lmsbuild.wheel import file_sha256
 
 TAG = "v2.13.0"
 CUDA_TAG = "v2.6.0"  # whose official wheel is a CUDA build
+# The same examples in every run; `--hypothesis-profile random` looks for others. A slow machine is no failure.
+hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
+hypothesis.settings.register_profile("repeatable", hypothesis.settings.get_profile("random"), derandomize=True)
+hypothesis.settings.load_profile("repeatable")
 NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with the patched wheel
 
 

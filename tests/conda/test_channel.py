@@ -195,6 +195,14 @@ def test_same_name_with_other_contents(folder: Path, tmp_path: Path) -> None:
         channel_check.check(folder, RECIPES)
 
 
+def test_what_is_refused_leaves_no_folder_of_its_platform(folder: Path, tmp_path: Path) -> None:
+    channel.publish(folder, [make(tmp_path, subdir="noarch")])
+    with pytest.raises(NoSuchFile):
+        channel.publish(folder, [make(tmp_path), tmp_path / "none-1-0.conda"])
+    assert not (folder / SUBDIR).exists()
+    assert channel_check.check(folder, RECIPES) == 1
+
+
 def test_wrong_subdir(folder: Path, tmp_path: Path) -> None:
     wrong = tmp_path / "linux-ppc64le"
     wrong.mkdir()

@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import io
 import zipfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from lmsbuild.archive import ArchiveWriter, compressed_chunks
 from lmsbuild.errors import DamagedWheel
@@ -14,17 +19,41 @@ from lmsbuild.errors import DamagedWheel
 DATE = (2026, 1, 2, 3, 4, 6)
 
 
-def _source(path: Path) -> Path:
+@dataclass(frozen=True)
+class Row:
+    """A member of an archive."""
+
+    name: str
+    data: bytes
+    method: int
+    mode: int
+    date: tuple[int, int, int, int, int, int]
+
+
+ROWS = (
+    Row("a.txt", b"a" * 5000, zipfile.ZIP_DEFLATED, 0o100644, DATE),
+    Row("bin/tool", bytes(range(256)) * 9, zipfile.ZIP_STORED, 0o100755, DATE),
+    Row("ünïcode.txt", b"u", zipfile.ZIP_DEFLATED, 0o100640, DATE),
+    Row("empty", b"", zipfile.ZIP_DEFLATED, 0o100644, DATE),
+)
+any_row = st.builds(
+    Row,
+    name=st.text(st.characters(exclude_categories=["C"], exclude_characters="\\"), min_size=1, max_size=20),
+    data=st.binary(max_size=300) | st.builds(bytes.__mul__, st.binary(max_size=3), st.integers(0, 100_000)),
+    method=st.sampled_from([zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED]),
+    mode=st.integers(0, 0o777).map(lambda bits: 0o100000 | bits),
+    date=st.datetimes(datetime(1980, 1, 1), datetime(2107, 12, 31))
+    .map(lambda at: at.replace(second=at.second & ~1))
+    .map(lambda at: (at.year, at.month, at.day, at.hour, at.minute, at.second)),
+)
+
+
+def _source(path: Path, rows: Sequence[Row] = ROWS) -> Path:
     with zipfile.ZipFile(path, "w") as archive:
-        for name, data, method, mode in (
-            ("a.txt", b"a" * 5000, zipfile.ZIP_DEFLATED, 0o100644),
-            ("bin/tool", bytes(range(256)) * 9, zipfile.ZIP_STORED, 0o100755),
-            ("ünïcode.txt", b"u", zipfile.ZIP_DEFLATED, 0o100640),
-            ("empty", b"", zipfile.ZIP_DEFLATED, 0o100644),
-        ):
-            info = zipfile.ZipInfo(name, DATE)
-            info.external_attr = mode << 16
-            archive.writestr(info, data, method)
+        for row in rows:
+            info = zipfile.ZipInfo(row.name, row.date)
+            info.external_attr = row.mode << 16
+            archive.writestr(info, row.data, row.method)
     return path
 
 
@@ -37,15 +66,20 @@ def _copy_all(source: Path, target: Path) -> None:
         writer.finish()
 
 
-def test_copied_members_keep_contents_permissions_dates_and_compressed_bytes(tmp_path: Path) -> None:
-    source, target = _source(tmp_path / "a.zip"), tmp_path / "b.zip"
+@example(rows=ROWS)
+@given(rows=st.lists(any_row, max_size=6, unique_by=lambda row: row.name))
+def test_copied_members_keep_contents_permissions_dates_and_compressed_bytes(
+    tmp_path_factory: pytest.TempPathFactory, rows: Sequence[Row]
+) -> None:
+    folder = tmp_path_factory.mktemp("archive")
+    source, target = _source(folder / "a.zip", rows), folder / "b.zip"
     _copy_all(source, target)
     with zipfile.ZipFile(source) as old, zipfile.ZipFile(target) as new:
         assert new.testzip() is None
         assert new.namelist() == [*old.namelist(), "new.so"]
-        for before in old.infolist():
+        for before, row in zip(old.infolist(), rows, strict=True):
             after = new.getinfo(before.filename)
-            assert new.read(after) == old.read(before)
+            assert new.read(after) == old.read(before) == row.data
             for field in ("external_attr", "date_time", "compress_type", "compress_size", "CRC"):
                 assert getattr(after, field) == getattr(before, field), field
             with source.open("rb") as a, target.open("rb") as b:

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 from google.protobuf import descriptor_pb2
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmsbuild.config_message import add_field
 from lmsbuild.errors import BadSources
@@ -137,6 +141,35 @@ def test_the_module_has_the_field(
         data = run(tmp_path / "changed", implementation, "changed")
         assert data
         run(tmp_path / "stock", implementation, "stock", data)
+
+
+trees = st.recursive(st.just(()), lambda inner: st.lists(inner, max_size=3).map(tuple), max_leaves=12)
+
+
+def grow(
+    message: descriptor_pb2.DescriptorProto | descriptor_pb2.FileDescriptorProto, tree: tuple, numbers: Iterator[int]
+) -> None:
+    """Gives the message others inside it, as the tree has branches, and each that has none an enum."""
+    for branch in tree:
+        of_file = isinstance(message, descriptor_pb2.FileDescriptorProto)
+        inner = (message.message_type if of_file else message.nested_type).add(name=f"Message{next(numbers)}")
+        if not branch:
+            inner.enum_type.add(name=f"Enum{next(numbers)}").value.add(name="NONE", number=0)
+        grow(inner, branch, numbers)
+
+
+@given(padding=st.integers(1, 20_000), beside=trees, inside=trees, after=trees)
+def test_a_module_of_any_shape_is_as_if_generated_with_the_field(
+    padding: int, beside: tuple, inside: tuple, after: tuple
+) -> None:
+    before, numbers = file_descriptor(padding), itertools.count()
+    grow(before.message_type[1].nested_type[0], inside, numbers)
+    grow(before.message_type[1], beside, numbers)
+    grow(before, after, numbers)
+    expected = copy.deepcopy(before)
+    experimental = expected.message_type[1].nested_type[0]
+    experimental.field.add(name="lms_enabled", number=10001, label=1, type=BOOL)
+    assert add_field(with_globals(before).encode()).decode() == with_globals(expected)
 
 
 def run(folder: Path, implementation: str, *arguments: str) -> str:

@@ -6,9 +6,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
+from auditwheel.architecture import Architecture
+from auditwheel.libc import Libc
+from auditwheel.policy import WheelPolicies
+from hypothesis import given
+from hypothesis import strategies as st
 
 from lmsbuild.errors import DamagedWheel
-from lmsbuild.symbols import Need, needed_versions, oldest_glibc, true_platforms, uses_new_strings
+from lmsbuild.symbols import Need, claimed_minor, needed_versions, oldest_glibc, true_platforms, uses_new_strings
 
 
 @pytest.mark.parametrize(
@@ -28,9 +33,29 @@ def test_the_oldest_glibc_that_promises_every_version(versions: list[str], need:
     assert oldest_glibc(versions, "x86_64") == need
 
 
-@pytest.mark.parametrize(("machine", "minor"), [("x86_64", 27), ("aarch64", 26), ("ppc64le", 26)])
-def test_machines_have_their_own_promises(machine: str, minor: int) -> None:
-    assert oldest_glibc(["CXXABI_1.3.11"], machine).minor == minor
+@pytest.mark.parametrize(
+    ("machine", "version", "minor"),
+    [("x86_64", "CXXABI_1.3.11", 27), ("ppc64le", "CXXABI_1.3.11", 26), ("aarch64", "GLIBC_2.18", 17)],
+)
+def test_machines_have_their_own_promises(machine: str, version: str, minor: int) -> None:
+    assert oldest_glibc([version], machine).minor == minor
+
+
+@pytest.mark.parametrize("machine", ["x86_64", "aarch64", "ppc64le"])
+@given(data=st.data())
+def test_auditwheel_judges_alike(machine: str, data: st.DataObject) -> None:
+    """Its platform is the first that it knows with such a glibc: it has none for some releases of glibc."""
+    policies = WheelPolicies(libc=Libc.GLIBC, arch=Architecture(machine))
+    versions = policies.highest.symbol_versions
+    known = sorted(f"{family}_{version}" for family in versions for version in versions[family])
+    wanted = data.draw(st.sets(st.sampled_from(known), max_size=8))
+    need = oldest_glibc(sorted(wanted), machine)
+    minors = [minor for policy in policies if (minor := claimed_minor(policy.name)) is not None]
+    assert need.minor is not None
+    judged = claimed_minor(policies.versioned_symbols_policy({"lib.so": wanted}).name)
+    assert judged is not None and judged >= need.minor
+    # Of policies that all hold, auditwheel names the oldest.
+    assert judged == min(minor for minor in minors if minor >= need.minor)
 
 
 @pytest.mark.parametrize(

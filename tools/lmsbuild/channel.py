@@ -96,6 +96,8 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
             for folder in folders.values():
                 for copy in folder.arriving.values():
                     copy.unlink(missing_ok=True)
+                if not any(folder.path.iterdir()):  # made for what is refused
+                    folder.path.rmdir()
     added = tuple(
         f"{name}/{file}"
         for name, folder in folders.items()

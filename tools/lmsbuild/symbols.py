@@ -132,9 +132,11 @@ def exported_functions(library: Path, prefix: str) -> list[str]:
 
 
 def _glibc_minor(name: str, machine: str) -> int | None:
+    promised = _promised(machine).get(name)
     # A manylinux platform is named for its glibc (PEP 600), also one that auditwheel has no row for.
     match = _GLIBC.fullmatch(name)
-    return int(match[1]) if match else _promised(machine).get(name)
+    minors = [minor for minor in (promised, int(match[1]) if match else None) if minor is not None]
+    return min(minors, default=None)
 
 
 @functools.cache
