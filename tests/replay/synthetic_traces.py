@@ -13,13 +13,13 @@ from lmsreplay.trace import ALLOCATE, BEGIN, END, FREE, PAGE, READ, WRITE, Trace
 class Program:
     """Writes events as the pager would record them."""
 
-    def __init__(self, seed: int, layers: int = 32) -> None:
-        self.random = random.Random(seed)
+    def __init__(self, source: random.Random, layers: int = 32) -> None:
+        """`source` draws the sizes."""
         self.events: list[tuple[int, int, int]] = []
         self.starts: list[int] = []
         self.size: dict[int, int] = {}
-        sizes = [self.random.randint(8, 24) for _ in range(layers)]
-        self.activation_sizes = [self.random.randint(16, 48) for _ in range(layers + 1)]
+        sizes = [source.randint(8, 24) for _ in range(layers)]
+        self.activation_sizes = [source.randint(16, 48) for _ in range(layers + 1)]
         self.weights = [self.allocate(size) for size in sizes]
         self.momenta = [self.allocate(size) for size in sizes]
         self.gradients: list[int] = []
@@ -97,9 +97,17 @@ class Program:
         )
 
 
-def train(seed: int, iterations: int, between: Callable[[Program, int], None] | None = None) -> Trace:
-    """A trace of so many iterations; ``between`` may add to it before each of them (counted from 0)."""
-    program = Program(seed)
+def train(
+    source: random.Random | int,
+    iterations: int,
+    between: Callable[[Program, int], None] | None = None,
+    layers: int = 32,
+) -> Trace:
+    """A trace of so many iterations; ``between`` may add to it before each of them (counted from 0).
+
+    ``source`` draws the sizes, or is the seed of what does.
+    """
+    program = Program(random.Random(source) if isinstance(source, int) else source, layers)
     for iteration in range(iterations):
         if between is not None:
             between(program, iteration)

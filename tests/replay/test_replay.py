@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import random
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 import synthetic_traces
 from click.testing import CliRunner
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
 
 from lmsreplay import bound, gaps, offline, report, simulator, stall
 from lmsreplay.__main__ import main
@@ -16,6 +21,15 @@ from lmsreplay.trace import ALLOCATE, MARKER_BYTES, Trace, TraceError, read
 
 SEEDS = (1, 2, 3)
 FRACTIONS = (0.5, 1 / 3)
+
+
+def any_program(test: Callable[..., None]) -> Callable[..., None]:
+    """Runs the test on large programs, and on small ones of any sizes and limits."""
+    drawn = given(source=st.randoms(use_true_random=False), layers=st.integers(2, 8), fraction=st.floats(1 / 3, 0.6))
+    test = settings(max_examples=10)(drawn(test))
+    for seed, fraction in zip(SEEDS, itertools.cycle(FRACTIONS)):
+        test = example(source=seed, layers=32, fraction=fraction)(test)
+    return test
 
 
 def _limit(trace: Trace, fraction: float) -> int:
@@ -26,10 +40,9 @@ def _moved(result: simulator.Result) -> np.ndarray:
     return result.bytes_in + result.bytes_out
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("fraction", FRACTIONS)
-def test_no_schedule_undercuts_the_lower_bound(seed: int, fraction: float) -> None:
-    at = report.setting(synthetic_traces.train(seed, 7), fraction)
+@any_program
+def test_no_schedule_undercuts_the_lower_bound(source: random.Random | int, layers: int, fraction: float) -> None:
+    at = report.setting(synthetic_traces.train(source, 7, layers=layers), fraction)
     told = report.bytes_report(at)
     assert told.lower_bound > 0
     for name, moved in told.moved.items():
@@ -39,10 +52,11 @@ def test_no_schedule_undercuts_the_lower_bound(seed: int, fraction: float) -> No
     assert best.mean <= 1.001 * min(moved.mean for moved in told.moved.values())
 
 
-@pytest.mark.parametrize("seed", SEEDS)
-@pytest.mark.parametrize("fraction", FRACTIONS)
-def test_a_schedule_moves_in_the_replay_what_it_claims(seed: int, fraction: float) -> None:
-    at = report.setting(synthetic_traces.train(seed, 7), fraction)
+@any_program
+def test_a_schedule_moves_in_the_replay_what_it_claims(
+    source: random.Random | int, layers: int, fraction: float
+) -> None:
+    at = report.setting(synthetic_traces.train(source, 7, layers=layers), fraction)
     evicted = offline.best_schedule(at.gaps, at.limit)
     assert at.gaps.resident(evicted).max() <= at.limit
     flags = offline.evictions(at.trace, at.gaps, evicted)
@@ -98,7 +112,7 @@ def test_a_small_insertion_is_forgiven_at_once(extra: int) -> None:
 
 
 def test_a_program_that_changes_for_good_is_learned_again() -> None:
-    program = synthetic_traces.Program(3)
+    program = synthetic_traces.Program(random.Random(3))
     for _ in range(4):
         program.train()
     program.activation_sizes = [size + 3 for size in program.activation_sizes]
