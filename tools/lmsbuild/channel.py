@@ -3,6 +3,10 @@
 A client sees a valid channel at every moment, however publishing ends: packages are there before the index names them, and
 each file is written aside and renamed. No package leaves a channel, since users may have locked it. What was hashed once is
 not hashed again while its size and date stay the same; `lmsbuild-index.json` in each folder remembers these.
+
+py-rattler's index_fs (0.28 was tried) does not write the index: it stamps each record with the time, so that the same
+packages give other bytes, writes no run_exports.json, takes no lock, drops a package whose file is gone, and does not see
+that a file has changed.
 """
 
 from __future__ import annotations
