@@ -2,6 +2,9 @@
 //
 // A program is a set of cases: `program NAME` runs one, `program` all of them. The exit code is 0 when every check
 // held.
+//
+// doctest and Catch2 would do for CASE and CHECK, but pip installs neither and these tests need no more than a compiler
+// and pip; and a check that fails in a forked child or beside running threads has to end the process, not the case.
 #ifndef LMS_TESTS_CHECK_H
 #define LMS_TESTS_CHECK_H
 
