@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lmsreplay.simulator import pager_folder
+from lmsbuild.paths import pager_folder
 
 _SOURCES = ("policy.cc", "lru_policy.cc", "iteration_policy.cc")
 _FLAGS = ("-std=c++14", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS")

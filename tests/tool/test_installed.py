@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
+import json
 import os
 import subprocess
 import sys
 import venv
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
-from lmsbuild import catalogue, paths
+from lmsbuild import catalogue, cli, paths
+from lmsreplay import __main__ as replay
+from lmsreplay.trace import MARKER_BYTES
 from workshop import Workshop
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -19,7 +25,7 @@ PATCHES = ROOT / "patches"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The `lmsbuild` command of an environment into which the tool's own wheel was installed."""
+    """The `lmsbuild` command of an environment into which the tool's own wheel was installed, with lmsreplay's needs."""
     folder = tmp_path_factory.mktemp("installed")
     pip = ["-m", "pip", "--disable-pip-version-check", "--no-input"]
     environment = _environment()
@@ -31,7 +37,8 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     )
     venv.create(folder / "venv", with_pip=True, symlinks=True)
     python = folder / "venv/bin/python"
-    subprocess.run([python, *pip, "install", "--quiet", *(folder / "wheels").iterdir()], check=True, env=environment)
+    (wheel,) = (folder / "wheels").iterdir()
+    subprocess.run([python, *pip, "install", "--quiet", f"{wheel}[replay]"], check=True, env=environment)
     return python.with_name("lmsbuild")
 
 
@@ -49,6 +56,63 @@ def _run(installed: Path, folder: Path, *words: str | Path) -> subprocess.Comple
     return subprocess.run(
         [installed, *words], capture_output=True, text=True, cwd=folder, env=_environment(), check=False
     )
+
+
+def _commands(group: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
+    """The command and all below it, by their names."""
+    yield names
+    if isinstance(group, click.Group):
+        for name, command in group.commands.items():
+            yield from _commands(command, *names, name)
+
+
+@pytest.mark.parametrize("words", list(_commands(cli.cli)), ids=" ".join)
+def test_every_command_explains_itself(installed: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
+    done = _run(installed, tmp_path, *words, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(" ".join(["Usage: lmsbuild", *words]))
+
+
+@pytest.mark.parametrize("module", ["lmsbuild", "lmsreplay"])
+def test_modules_are_commands(installed: Path, tmp_path: Path, module: str) -> None:
+    done = _run(installed.with_name("python"), tmp_path, "-m", module, "--help")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith(f"Usage: python -m {module} ")
+
+
+def test_it_replays_a_trace_with_the_pager_that_it_carries(
+    installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where nothing is compiled yet
+    trace = tmp_path / "small.trace"
+    trace.write_text(_trace(iterations=6, blocks=8))
+    python = installed.with_name("python")
+    done = _run(python, tmp_path, "-m", "lmsreplay", "replay", trace, "--json", tmp_path / "found.json")
+    assert done.returncode == 0, done.stderr
+    assert list((tmp_path / "cache").rglob("replay-*.so"))
+    rows = json.loads((tmp_path / "found.json").read_text())["bytes"]
+    assert [row["peak"] for row in rows] == [8 << 20] * 2
+    assert all(row["moved"]["iteration"]["mean_in"] > 0 for row in rows)
+    for words in _commands(replay.main):
+        asked = _run(python, tmp_path, "-m", "lmsreplay", *words, "--help")
+        assert asked.returncode == 0, asked.stderr
+    drawn = _run(python, tmp_path, "-m", "lmsreplay", "plot", trace)
+    assert drawn.returncode == 0, drawn.stderr
+    assert {path.name for path in tmp_path.glob("*.png")} == {"small-50.png", "small-33.png"}
+
+
+def _trace(iterations: int, blocks: int) -> str:
+    """A trace in the pager's format: each iteration reads all blocks in order, and writes them in the other order."""
+    size = 1 << 20
+    words = [f"a 0 t {block} {size}" for block in range(blocks)]
+    for iteration in range(iterations):
+        marker = 1000 + iteration
+        words += [f"a 0 t {marker} {MARKER_BYTES}", f"f 0 t {marker}"]
+        for kind, order in (("r", range(blocks)), ("w", reversed(range(blocks)))):
+            for block in order:
+                words += ["b 0 t", f"{kind} 0 t {block}", "e 0 t"]
+    times = itertools.count(0, 1000)
+    return "".join(f"{word.replace(' 0 ', f' {next(times)} ', 1)}\n" for word in words)
 
 
 def test_the_patches_travel_inside_it(installed: Path, tmp_path: Path) -> None:

@@ -13,6 +13,11 @@ def patches_folder() -> Path:
     return installed if installed.is_dir() else package.parent.parent / "patches"
 
 
+def pager_folder() -> Path:
+    """The folder with the pager's sources."""
+    return patches_folder() / "src" / "pager"
+
+
 def recipes_folder() -> Path:
     """The folder `recipes`, likewise."""
     package = Path(__file__).resolve().parent

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 from platformdirs import user_cache_path
 
+from lmsbuild.paths import pager_folder
 from lmsreplay.trace import FREE, READ, WRITE, Trace
 
 _POLICY_SOURCES = ("policy.cc", "lru_policy.cc", "iteration_policy.cc")
@@ -72,11 +73,6 @@ class Result:
     foreseen: int
     departures: int
     wrong: int
-
-
-def pager_folder() -> Path:
-    """The folder with the pager's sources."""
-    return Path(__file__).resolve().parents[2] / "patches" / "src" / "pager"
 
 
 @cache
