@@ -6,6 +6,7 @@ killed when the tool is interrupted: no compiler outlives a Ctrl-C.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import signal
@@ -21,6 +22,8 @@ from typing import Any, BinaryIO
 from lmsbuild import report
 from lmsbuild.errors import MissingProgram
 
+_libc = ctypes.CDLL(None)
+_PR_SET_PDEATHSIG = 1
 _running: set[subprocess.Popen[bytes]] = set()
 _running_lock = threading.Lock()
 
@@ -64,7 +67,7 @@ def run(
     words = tuple(str(word) for word in arguments)
     output = errors = b""
     pipe = subprocess.PIPE
-    with _started(words, folder, environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
+    with started(words, folder=folder, environment=environment, stdin=pipe, stdout=pipe, stderr=pipe) as process:
         output, errors = _communicate(process, stdin, on_line)
     finished = Finished(words, process.returncode, output, errors)
     report.output(finished.error_text)
@@ -90,9 +93,13 @@ def run_all(
 
 def run_logged(arguments: Sequence[str | Path], *, folder: Path, environment: Mapping[str, str], log: BinaryIO) -> int:
     """Runs a program for hours: what it prints goes to the end of `log` as it comes. Returns its exit code."""
-    words = tuple(str(word) for word in arguments)
-    with _started(
-        words, folder, environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+    with started(
+        arguments,
+        folder=folder,
+        environment=environment,
+        stdin=subprocess.DEVNULL,
+        stdout=log,
+        stderr=subprocess.STDOUT,
     ) as process:
         return process.wait()
 
@@ -102,14 +109,33 @@ def kill_all() -> None:
     with _running_lock:
         processes = list(_running)
     for process in processes:
-        _kill(process)
+        kill(process)
+
+
+def kill(process: subprocess.Popen[bytes]) -> None:
+    """Kills a program that was started here, with its children, unless it has ended."""
+    try:
+        os.killpg(process.pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+    process.wait()
 
 
 @contextmanager
-def _started(
-    words: tuple[str, ...], folder: Path | None, environment: Mapping[str, str] | None, **streams: Any
+def started(
+    arguments: Sequence[str | Path],
+    *,
+    folder: Path | None = None,
+    environment: Mapping[str, str] | None = None,
+    dies_with_thread: bool = False,
+    **streams: Any,
 ) -> Iterator[subprocess.Popen[bytes]]:
-    """A program in a process group of its own, which does not outlive the block."""
+    """A program in a process group of its own, which does not outlive the block: it is waited for, or killed on an error.
+
+    `dies_with_thread`: the kernel kills it when the thread that started it ends, even if this process is killed. For
+    programs that have no other threads. `streams` are Popen's. Raises MissingProgram.
+    """
+    words = tuple(str(word) for word in arguments)
     report.command(words)
     try:
         process = subprocess.Popen(
@@ -117,6 +143,7 @@ def _started(
             cwd=folder,
             env=None if environment is None else dict(environment),
             start_new_session=True,
+            preexec_fn=_die_with_thread if dies_with_thread else None,  # noqa: PLW1509  (see above)
             **streams,
         )
     except (FileNotFoundError, PermissionError) as error:
@@ -127,7 +154,7 @@ def _started(
         try:
             yield process
         except BaseException:
-            _kill(process)
+            kill(process)
             raise
         finally:
             with _running_lock:
@@ -153,9 +180,5 @@ def _communicate(
     return b"".join(lines), b"".join(errors)
 
 
-def _kill(process: subprocess.Popen[bytes]) -> None:
-    try:
-        os.killpg(process.pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
-    process.wait()
+def _die_with_thread() -> None:
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)

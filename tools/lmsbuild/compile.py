@@ -1,4 +1,8 @@
-"""Compiles what the patch adds against the headers and libraries of the base wheel."""
+"""Compiles what the patch adds against the headers and libraries of the base wheel.
+
+ci/gpu compiles with it too, on machines that have a framework, but neither a package that reads ELF files nor one that
+downloads: such modules are imported where they are used.
+"""
 
 from __future__ import annotations
 
@@ -9,10 +13,14 @@ import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from lmsbuild import command, cuda, symbols, vtable
+from lmsbuild import command
 from lmsbuild.errors import BadSources, CompilerFailed, NoCompiler, NoSpace
 from lmsbuild.series import Graft, Library
+
+if TYPE_CHECKING:
+    from lmsbuild import cuda
 
 _DIAGNOSTIC = re.compile(r"(fatal error|error|undefined reference|cannot find)\b", re.IGNORECASE)
 
@@ -38,6 +46,8 @@ class Tree:
     patched: Path  # the patched tree
     base: Path  # the unpacked headers and libraries of the wheel
     cuda: cuda.Runtime | None  # None: no library needs it
+    more_headers: tuple[Path, ...] = ()  # folders that are searched last
+    new_strings: bool | None = None  # which of libstdc++'s two strings the wheel has; None: read off its library
 
 
 def compile_sources(
@@ -53,19 +63,18 @@ def compile_sources(
     `on_done` gets how many are done. Raises NoCompiler, CompilerFailed, or UnforwardedMethod.
     """
     cxx = compiler()
-    abi = int(symbols.uses_new_strings(tree.base / graft.abi_library))
     flags = [
         f"-std={standard}",
         "-O2",
         "-DNDEBUG",
         "-fPIC",
         "-fvisibility=hidden",
-        f"-D_GLIBCXX_USE_CXX11_ABI={abi}",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_strings(tree, graft))}",
         f"-ffile-prefix-map={tree.patched}=.",
         f"-ffile-prefix-map={tree.base}=.",
         f"-I{tree.patched / graft.source_root}",
         *(f"-D{macro}" for macro in graft.define),
-        *(f"-isystem{tree.base / folder}" for folder in graft.include),
+        *(f"-isystem{folder}" for folder in (*(tree.base / name for name in graft.include), *tree.more_headers)),
     ]
     objects = {}
     commands: list[list[str | Path]] = []
@@ -79,6 +88,8 @@ def compile_sources(
         _check(finished, tree.patched)
     for library in libraries:
         if library.decorator:
+            from lmsbuild import vtable
+
             vtable.check_decorator([objects[source] for source in library.sources], library.decorator)
     return objects
 
@@ -108,6 +119,8 @@ def stand_in(runtime: Path, name: str, scratch: Path) -> Path:
     """A library to link with instead of a CUDA runtime: it has the functions of `runtime`, which may be for another kind of
     machine, and the name under which the loader has to look for the wheel's.
     """
+    from lmsbuild import symbols
+
     folder = scratch / "runtime"
     folder.mkdir()
     source, target = folder / "runtime.cc", folder / name
@@ -146,6 +159,14 @@ def _link(library: Library, objects: list[Path], tree: Tree, scratch: Path) -> P
     return target
 
 
+def _new_strings(tree: Tree, graft: Graft) -> bool:
+    if tree.new_strings is not None:
+        return tree.new_strings
+    from lmsbuild import symbols
+
+    return symbols.uses_new_strings(tree.base / graft.abi_library)
+
+
 def _runtime(tree: Tree) -> cuda.Runtime:
     if tree.cuda is None:
         raise BadSources("a library takes CUDA's runtime, but requires nothing that shows which one: see series.toml")
@@ -167,5 +188,6 @@ def _check(finished: command.Finished, patched: Path) -> None:
     first = first.replace(f"{patched}{os.sep}", "")
     raise CompilerFailed(
         f"the compiler failed (exit code {finished.code}): {first.strip()}\n"
-        "  Run again with -v for all that it said; `lmsbuild doctor` checks the compiler."
+        "  Run again with -v for all that it said; `lmsbuild doctor` checks the compiler.",
+        finished.error_text,
     )

@@ -7,9 +7,9 @@ interface: scripts may rely on them, so a code is never used again for another f
 from __future__ import annotations
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from typing import ClassVar
+from typing import Any, ClassVar
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
@@ -65,6 +65,10 @@ class NoCompiler(Failure):
 
 class CompilerFailed(Failure):
     exit_code = 11
+
+    def __init__(self, message: str, said: str = "") -> None:
+        super().__init__(message)
+        self.said = said  # all that the compiler said
 
 
 class NoSpace(Failure):
@@ -299,6 +303,47 @@ class UnknownPackage(Failure):
     """The framework is not published as a package of that name."""
 
     exit_code = 51
+
+
+# Those of ci/gpu.
+
+
+class WrongResult(Failure):
+    """A check on a GPU failed, or a contender did not train to the end."""
+
+    exit_code = 52
+
+    def __init__(self, message: str, facts: Mapping[str, Any] | None = None) -> None:
+        super().__init__(message)
+        self.facts = dict(facts or {})  # what was found all the same, for the file of results
+
+
+class NoGpu(Failure):
+    exit_code = 53
+
+
+class NoRuntime(Failure):
+    """The headers or the library of CUDA's runtime are nowhere on this machine."""
+
+    exit_code = 54
+
+
+class NoFramework(Failure):
+    """The interpreter has no PyTorch that is built for CUDA, or no TensorFlow that is built for it and patched."""
+
+    exit_code = 55
+
+
+class ProgramFailed(Failure):
+    """A program that measures or checks did not run to its end."""
+
+    exit_code = 56
+
+
+class OutOfTime(Failure):
+    """A part ended before all of it was done."""
+
+    exit_code = 57
 
 
 @contextmanager
