@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from failures import ProgramFailed, WrongResult
 from oversubscription import limit_for
 from process import say
 from results import MIB, Part
 from session import Session
+
+from lmsbuild.errors import ProgramFailed, WrongResult
 
 MODELS = ("convnet", "transformer", "lstm", "unet3d")
 FEATURES = ("compiled", "amp", "streams", "graphs")

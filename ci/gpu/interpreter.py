@@ -9,7 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import process
-from failures import NoTorch, ProgramFailed
+
+from lmsbuild.errors import NoFramework, ProgramFailed
 
 _START = 300  # seconds: importing torch from a cold disk takes long
 
@@ -39,13 +40,13 @@ class Torch:
 
 
 def look(python: Path, environment: Mapping[str, str]) -> Torch:
-    """Asks the interpreter. Raises NoTorch when it has no torch, or one that is not built for CUDA."""
+    """Asks the interpreter. Raises NoFramework when it has no torch, or one that is not built for CUDA."""
     try:
         facts = process.run([python, process.PROGRAMS / "about.py"], environment, _START)
     except ProgramFailed as error:
-        raise NoTorch(f"{python} cannot import torch: install a CUDA wheel of it first\n    {error}") from None
+        raise NoFramework(f"{python} cannot import torch: install a CUDA wheel of it first\n    {error}") from None
     if not facts["cuda"]:
-        raise NoTorch(f"torch {facts['version']} of {python} is not built for CUDA: install a CUDA wheel")
+        raise NoFramework(f"torch {facts['version']} of {python} is not built for CUDA: install a CUDA wheel")
     return Torch(
         python,
         facts["version"],

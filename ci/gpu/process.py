@@ -1,5 +1,4 @@
-"""Programs that run with the grafted torch: started in groups of their own, and killed with all their children when
-this script ends for whatever reason.
+"""Programs that run with the grafted torch: killed with all their children when this script ends for whatever reason.
 
 A program prints one JSON object on its last line of standard output. One that is talked to answers each line that it
 is sent with one line, a JSON object.
@@ -7,25 +6,22 @@ is sent with one line, a JSON object.
 
 from __future__ import annotations
 
-import ctypes
 import json
 import os
 import select
-import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, ExitStack, suppress
 from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from failures import ProgramFailed
+from lmsbuild import command
+from lmsbuild.errors import MissingProgram, ProgramFailed
 
-_libc = ctypes.CDLL(None)
-_PR_SET_PDEATHSIG = 1
 PROGRAMS = Path(__file__).resolve().parent / "programs"
 _TAIL = 12  # lines of a failed program's standard error that are shown
 
@@ -36,32 +32,41 @@ def run(words: Sequence[str | Path], environment: Mapping[str, str], timeout: fl
         return program.finish(timeout)
 
 
+def output(words: Sequence[str | Path]) -> str:
+    """What a program of the system prints; nothing where it is not installed."""
+    try:
+        return command.run(words).text.strip()
+    except MissingProgram:
+        return ""
+
+
 class Conversation(AbstractContextManager["Conversation"]):
     """A program that is running. Leaving the `with` block kills it. Not thread-safe."""
 
     def __init__(self, words: Sequence[str | Path], environment: Mapping[str, str]) -> None:
         self._name = next(Path(str(word)).name for word in [*words[1:], words[0]] if not str(word).startswith("-"))
-        self._errors = tempfile.TemporaryFile()  # noqa: SIM115  (lives as long as the program)
         self._pending = b""
-        self._process = subprocess.Popen(
-            [str(word) for word in words],
-            env=dict(environment),
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=self._errors,
-            start_new_session=True,
-            preexec_fn=_end_with_the_script,  # noqa: PLW1509  (this script has one thread)
-        )
+        with ExitStack() as stack:
+            self._errors = stack.enter_context(tempfile.TemporaryFile())
+            started = command.started(
+                words,
+                environment=environment,
+                dies_with_thread=True,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=self._errors,
+            )
+            self._process = stack.enter_context(started)
+            self._end = stack.pop_all()
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        kill_group(self._process)
-        for pipe in (self._process.stdin, self._process.stdout):
-            assert pipe is not None
-            with suppress(BrokenPipeError):
-                pipe.close()
-        self._errors.close()
+        command.kill(self._process)
+        assert self._process.stdin is not None
+        with suppress(BrokenPipeError):
+            self._process.stdin.close()
+        self._end.close()
 
     def ask(self, request: str, timeout: float) -> dict[str, Any]:
         """Sends a line and returns the answer. `timeout` in seconds. Raises ProgramFailed."""
@@ -127,18 +132,6 @@ class Conversation(AbstractContextManager["Conversation"]):
         self._errors.seek(0)
         said = self._errors.read().decode(errors="replace").strip().splitlines()[-_TAIL:]
         return ProgramFailed("\n    ".join([f"{self._name} {what}", *said]))
-
-
-def _end_with_the_script() -> None:
-    """Has the kernel kill the program when this script is killed, which leaves it no time to do so itself."""
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-def kill_group(process: subprocess.Popen[Any]) -> None:
-    """Kills a program that was started in a session of its own, with its children, unless it has ended."""
-    with suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
 
 
 def say(text: str) -> None:

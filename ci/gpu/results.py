@@ -17,8 +17,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from failures import Failure, NotWritable, OutOfTime
 from process import say
+
+from lmsbuild.errors import Failure, OutOfTime, OutputNotWritable, WrongResult
 
 GB = 1e9  # bytes, as bandwidths are given
 MIB = 1 << 20
@@ -148,7 +149,7 @@ class Part:
         except Failure as error:
             say(f"  {unit}: {error}")
             self._failures.append(error)
-            self._failed[unit] = {"error": str(error), **error.facts}
+            self._failed[unit] = {"error": str(error), **(error.facts if isinstance(error, WrongResult) else {})}
         self._write()
 
     def set(self, key: str, value: Any) -> None:
@@ -190,13 +191,13 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def make_writable(folder: Path) -> None:
-    """Makes the folder when it is missing. Raises NotWritable when no file can be made in it."""
+    """Makes the folder when it is missing. Raises OutputNotWritable when no file can be made in it."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
             pass
     except OSError as error:
-        raise NotWritable(f"{folder} cannot be written ({error.strerror}): name another folder") from None
+        raise OutputNotWritable(f"{folder} cannot be written ({error.strerror}): name another folder") from None
 
 
 def write_atomically(path: Path, text: str) -> None:

@@ -10,7 +10,6 @@ import math
 import os
 import shlex
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -30,12 +29,15 @@ import results
 import runtime
 import simulation
 import throughput
-from failures import Failure, NoGpu
-from process import say
+from process import output, say
 from session import Session
+
+from lmsbuild import compile
+from lmsbuild.errors import CompilerFailed, Failure, NoGpu
 
 PARTS = ("correctness", "mapping", "bandwidth", "throughput")
 _INTERRUPTED = 130
+_SHOWN = 4000  # characters of what a compiler said
 
 
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
@@ -79,6 +81,8 @@ def main(arguments: Sequence[str]) -> int:
         return _run(options)
     except Failure as error:
         say(f"error: {error}")
+        if isinstance(error, CompilerFailed):
+            say(error.said[:_SHOWN])
         return error.exit_code
     except KeyboardInterrupt:
         say("interrupted; what was done is in the results, and the same command goes on there")
@@ -92,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
     build = options.build.resolve()
     torch = interpreter.look(options.python, environment)
     overlay.find_tag(ROOT / "patches", torch)
-    overlay.compiler()
+    compile.compiler()
     if options.simulated:
         results.make_writable(build)
         environment = simulation.environment(ROOT, torch.cuda, build, environment)
@@ -162,22 +166,12 @@ def command(options: argparse.Namespace) -> str:
 
 def checked_out() -> str:
     """The commit that is checked out, marked when files were changed; "unknown" outside of a checkout."""
-    words = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return "unknown"
-    return done.stdout.strip() or "unknown"
+    return output(["git", "-C", ROOT, "describe", "--always", "--dirty", "--abbrev=40", "--exclude=*"]) or "unknown"
 
 
 def driver_version() -> str | None:
     """The driver's version as nvidia-smi tells it; None where it cannot."""
-    words = ["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]
-    try:
-        done = subprocess.run(words, capture_output=True, text=True, check=False)
-    except FileNotFoundError:
-        return None
-    lines = done.stdout.strip().splitlines()
+    lines = output(["nvidia-smi", "--query-gpu=driver_version", "--format=csv,noheader"]).splitlines()
     return lines[0] if lines else None
 
 

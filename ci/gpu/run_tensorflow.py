@@ -18,16 +18,18 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT / "tools"))  # lmsbuild, which need not be installed
 
 import process
 import results
 from correctness import nothing_moved, same
-from failures import Failure, NoGpu, NoTensorflow, WrongResult
 from oversubscription import limit_for
 from process import say
 from results import MIB, Part
 from run import checked_out, driver_version
 from session import Session
+
+from lmsbuild.errors import Failure, NoFramework, NoGpu, WrongResult
 
 MODELS = ("convnet", "transformer", "lstm", "unet3d")
 CONTENTS = "contents"
@@ -69,7 +71,7 @@ def _run(options: argparse.Namespace) -> int:
     environment["TF_CPP_MIN_LOG_LEVEL"] = "2"
     found = process.run([options.python, process.PROGRAMS / "about_tensorflow.py"], environment, timeout=300)
     if not found["lms"] or not found["cuda"]:
-        raise NoTensorflow(
+        raise NoFramework(
             f"{options.python} has TensorFlow {found['version']}, but not a patched one for GPUs: "
             f"`lmsbuild tensorflow v{found['version']}` makes its wheel; install that"
         )

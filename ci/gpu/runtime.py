@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from failures import NoRuntime
+from lmsbuild.errors import NoRuntime
 
 # The runtime's headers, and those of the compiler that they include, which the runtime's package does not have.
 _HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
@@ -17,10 +17,11 @@ _USUAL = Path("/usr/local/cuda")
 
 @dataclass(frozen=True)
 class Runtime:
-    """Where the headers are, in the order in which to search, and the library."""
+    """Where the headers are, and the library: as lmsbuild's compiler takes it."""
 
-    include: tuple[Path, ...]
+    include: Path  # with the runtime's own headers
     library: Path
+    more_headers: tuple[Path, ...] = ()  # folders with what those include
 
 
 def find(torch_folder: Path, cuda: str, environment: Mapping[str, str], given: Sequence[Path] = ()) -> Runtime:
@@ -40,7 +41,7 @@ def find(torch_folder: Path, cuda: str, environment: Mapping[str, str], given: S
             include.append(folder)
     name = f"libcudart.so.{cuda.split('.')[0]}"
     places = _below([*roots, _USUAL], ("lib", "lib64", "targets/*/lib"))
-    return Runtime(tuple(include), _first(name, places))
+    return Runtime(include[0], _first(name, places), tuple(include[1:]))
 
 
 def _first(name: str, folders: Sequence[Path]) -> Path:

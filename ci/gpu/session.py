@@ -10,7 +10,8 @@ from pathlib import Path
 from typing import Any
 
 import process
-from failures import ProgramFailed
+
+from lmsbuild.errors import ProgramFailed
 
 
 @dataclass(frozen=True)

@@ -14,11 +14,12 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from failures import ProgramFailed, WrongResult
 from oversubscription import Traffic, limit_for
 from process import Conversation, say
 from results import MIB, Aim, Measurement, Part
 from session import Session
+
+from lmsbuild.errors import ProgramFailed, WrongResult
 
 FACTORS = (1.0, 1.5, 2.0, 4.0)
 PEERS = ("save_on_cpu", "checkpoint")

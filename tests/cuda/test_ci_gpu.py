@@ -28,11 +28,11 @@ import results
 import run as script
 import runtime
 import throughput
-from failures import NoRuntime, NoTorch, OutOfTime, ProgramFailed, UnknownRelease, WrongResult
 from oversubscription import PAGE, Traffic, limit_for
 from session import Session
 
 from lmsbuild.catalogue import tags
+from lmsbuild.errors import NoFramework, NoRuntime, OutOfTime, ProgramFailed, UnknownTag, WrongResult, WrongVersion
 
 MIB = 1 << 20
 ABOUT = results.About(
@@ -436,9 +436,9 @@ def torch_of(tmp_path: Path, version: str, commit: str) -> interpreter.Torch:
 
 def test_a_release_without_a_row_is_named_with_those_that_have_one(tmp_path: Path) -> None:
     patches = ROOT / "patches"
-    with pytest.raises(UnknownRelease, match=r"2\.99\.0\+cu130.*v2\.11\.0.*v2\.13\.0.*tags\.toml"):
+    with pytest.raises(UnknownTag, match=r"2\.99\.0\+cu130.*v2\.11\.0.*v2\.13\.0.*tags\.toml"):
         overlay.find_tag(patches, torch_of(tmp_path, "2.99.0+cu130", "0" * 40))
-    with pytest.raises(UnknownRelease, match="is built from 0000"):
+    with pytest.raises(WrongVersion, match="is built from 0000"):
         overlay.find_tag(patches, torch_of(tmp_path, "2.11.0+cu130", "0" * 40))
 
 
@@ -453,15 +453,15 @@ def test_the_runtime_is_taken_from_where_it_is(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.touch()
     found = runtime.find(torch, "13.0", {"CUDA_HOME": str(toolkit), "PATH": ""})
-    assert found == runtime.Runtime((package / "include", toolkit / "include"), package / "lib/libcudart.so.13")
+    assert found == runtime.Runtime(package / "include", package / "lib/libcudart.so.13", (toolkit / "include",))
     with pytest.raises(NoRuntime, match=r"(?s)no libcudart.so.99.*CUDA_HOME.*nvidia/cu13/lib"):
         runtime.find(torch, "99.0", {"CUDA_HOME": str(toolkit), "PATH": ""})
 
 
 def test_an_interpreter_without_torch(tmp_path: Path) -> None:
-    with pytest.raises(NoTorch, match=r"(?s)install a CUDA wheel.*No module named 'torch'"):
+    with pytest.raises(NoFramework, match=r"(?s)install a CUDA wheel.*No module named 'torch'"):
         interpreter.look(Path(sys.executable), {"PATH": os.environ["PATH"], "PYTHONNOUSERSITE": "1"})
-    assert script.main(["--out", str(tmp_path / "results")]) == NoTorch.exit_code
+    assert script.main(["--out", str(tmp_path / "results")]) == NoFramework.exit_code
     assert not (tmp_path / "results").exists()
 
 
@@ -485,13 +485,13 @@ def interpreter_with(tmp_path: Path, **facts: Any) -> Path:
 @pytest.mark.parametrize(
     ("facts", "compiler", "out", "code", "said"),
     [
-        ({"cuda": None}, "", "results", 7, "is not built for CUDA: install a CUDA wheel"),
+        ({"cuda": None}, "", "results", 55, "is not built for CUDA: install a CUDA wheel"),
         ({"version": "1.6.0+cu101"}, "", "results", 4, "the installed torch is 1.6.0+cu101, and the patch is made for"),
-        ({}, "no-such-compiler -x", "results", 6, "no C++ compiler (looked for no-such-compiler -x)"),
-        ({"device": None}, "", "results", 3, "sees no CUDA device"),
-        ({}, "", "python/results", 10, "cannot be written (Not a directory): name another folder"),
-        ({"cuda": "99.0"}, "", "results", 5, "no libcudart.so.99 on this machine"),
-        ({}, "", "results", 4, "torch/__init__.py of the installed torch is missing"),
+        ({}, "no-such-compiler -x", "results", 10, "no C++ compiler found (looked for no-such-compiler)"),
+        ({"device": None}, "", "results", 53, "sees no CUDA device"),
+        ({}, "", "python/results", 13, "cannot be written (Not a directory): name another folder"),
+        ({"cuda": "99.0"}, "", "results", 54, "no libcudart.so.99 on this machine"),
+        ({}, "", "results", 16, "torch/__init__.py of the installed torch is missing"),
     ],
 )
 def test_what_the_machine_lacks_is_said(
@@ -516,6 +516,15 @@ def test_what_the_machine_lacks_is_said(
     assert said in capsys.readouterr().err
 
 
+def test_the_scripts_need_only_packaging_of_what_the_tool_needs() -> None:
+    """A machine with a GPU has a framework; lmsbuild is in the checkout, and not installed."""
+    absent = ["auditwheel", "click", "elftools", "filelock", "git", "lief", "matplotlib", "platformdirs", "requests"]
+    program = f"import sys; sys.modules.update(dict.fromkeys({[*absent, 'rich']})); import run, run_tensorflow"
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=FOLDER, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_wrong_usage() -> None:
     for words in (["--out", "x", "--only", "nothing"], ["--out", "x", "--scale", "0"], []):
         with pytest.raises(SystemExit) as ended:
@@ -535,7 +544,7 @@ def call(python: Path, *words: str | Path) -> subprocess.CompletedProcess[str]:
 
 def test_without_a_gpu_it_says_so(cuda_python: Path, tmp_path: Path) -> None:
     done = call(cuda_python, "--out", tmp_path / "results")
-    assert done.returncode == 3, done.stderr
+    assert done.returncode == 53, done.stderr
     assert "sees no CUDA device" in done.stderr
     assert "--simulated" in done.stderr
     assert not (tmp_path / "results").exists()
@@ -580,7 +589,7 @@ def test_contents_that_differ_are_noticed(
     monkeypatch.setenv("SIM_CUDA_DROP_WAITS", "1")
     out = tmp_path / "results"
     done = call(cuda_python, "--out", out, "--simulated", "--build", build, "--only", "correctness")
-    assert done.returncode == 1, done.stderr
+    assert done.returncode == 52, done.stderr
     assert "2 of 2 checks failed" in done.stderr
     checks = json.loads((out / "simulated-correctness.json").read_text())["failed"]["contents"]["checks"]
     assert all(check["outcome"].startswith("contents differ after operations") for check in checks)
