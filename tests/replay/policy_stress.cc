@@ -41,12 +41,20 @@ class Program : public lms::BlockSource {
     std::vector<Action> script = write_script(period_ != 0 ? period_ : 500);
     std::uint64_t done = 0;
     while (done < events) {
-      if (period_ == 0) script = write_script(500);
-      if (random_() % 8 == 0) limit_ = 4096 * (100 + random_() % 400);
+      if (period_ == 0) {
+        script = write_script(500);
+      }
+      if (random_() % 8 == 0) {
+        limit_ = 4096 * (100 + random_() % 400);
+      }
       for (const Action& action : script) {
         ++done;
-        if (random_() % 700 == 0) disturb();
-        if (random_() % 900 == 0 && action.use != lms::Use::allocate && action.use != lms::Use::free) continue;
+        if (random_() % 700 == 0) {
+          disturb();
+        }
+        if (random_() % 900 == 0 && action.use != lms::Use::allocate && action.use != lms::Use::free) {
+          continue;
+        }
         play(action);
         look_ahead();
       }
@@ -93,12 +101,16 @@ class Program : public lms::BlockSource {
         script.push_back(Action{choice == 7 ? lms::Use::write : lms::Use::read, slot, bytes, last});
       }
     }
-    for (const std::size_t slot : open) script.push_back(Action{lms::Use::free, slot, 0, true});
+    for (const std::size_t slot : open) {
+      script.push_back(Action{lms::Use::free, slot, 0, true});
+    }
     return script;
   }
 
   void play(const Action& action) {
-    if (action.slot >= slots_.size()) slots_.resize(action.slot + 1, no_block);
+    if (action.slot >= slots_.size()) {
+      slots_.resize(action.slot + 1, no_block);
+    }
     BlockId& id = slots_[action.slot];
     if (action.use == lms::Use::free) {
       release(id);
@@ -108,17 +120,23 @@ class Program : public lms::BlockSource {
     } else {
       use(id, action.use == lms::Use::write);
     }
-    if (action.last_of_operation) end_operation();
+    if (action.last_of_operation) {
+      end_operation();
+    }
   }
 
   // Something that is not part of the iteration.
   void disturb() {
     const BlockId id = live_.empty() ? no_block : live_[random_() % live_.size()];
     if (id != no_block && random_() % 2 == 0) {
-      if (random_() % 2 == 0) blocks_[id].pins += 1;  // kept by somebody, for longer than an operation
+      if (random_() % 2 == 0) {
+        blocks_[id].pins += 1;  // kept by somebody, for longer than an operation
+      }
       use(id, false);
     } else {
-      for (const BlockId other : live_) blocks_[other].pins = 0;
+      for (const BlockId other : live_) {
+        blocks_[other].pins = 0;
+      }
       end_operation();
       release(allocate(4096 * (1 + random_() % 24)));
     }
@@ -133,7 +151,9 @@ class Program : public lms::BlockSource {
 
   void end_operation() {
     for (const BlockId id : used_) {
-      if (blocks_[id].alive && blocks_[id].pins > 0) --blocks_[id].pins;
+      if (blocks_[id].alive && blocks_[id].pins > 0) {
+        --blocks_[id].pins;
+      }
     }
     used_.clear();
     ++clock_;
@@ -146,14 +166,22 @@ class Program : public lms::BlockSource {
       const BlockId id = policy_->victim(*this, occupied_ + bytes - limit_);
       std::uint64_t oldest = UINT64_MAX;
       for (const BlockId other : live_) {
-        if (blocks_[other].state.evictable) oldest = std::min(oldest, blocks_[other].state.last_use);
+        if (blocks_[other].state.evictable) {
+          oldest = std::min(oldest, blocks_[other].state.last_use);
+        }
       }
       if (id == no_block) {
-        if (oldest != UINT64_MAX) fail("no victim although a block could leave");
+        if (oldest != UINT64_MAX) {
+          fail("no victim although a block could leave");
+        }
         return;
       }
-      if (id >= end() || !blocks_[id].state.evictable) fail("a victim that cannot leave");
-      if (exact_ && blocks_[id].state.last_use != oldest) fail("not the least recently used");
+      if (id >= end() || !blocks_[id].state.evictable) {
+        fail("a victim that cannot leave");
+      }
+      if (exact_ && blocks_[id].state.last_use != oldest) {
+        fail("not the least recently used");
+      }
       ++victims_;
       if (random_() % 8 == 0) {  // pinned in the meantime
         blocks_[id].pins += 1;
@@ -179,23 +207,37 @@ class Program : public lms::BlockSource {
   }
 
   void look_ahead() {
-    if (!told_) return;
+    if (!told_) {
+      return;
+    }
     for (unsigned i = 0; i < 4; ++i) {
       const BlockId wanted = policy_->prefetch(*this);
-      if (wanted == no_block) break;
-      if (wanted >= end() || !blocks_[wanted].state.away) fail("a prefetch of a block that is not away");
-      if (occupied_ + blocks_[wanted].state.bytes > limit_) break;
+      if (wanted == no_block) {
+        break;
+      }
+      if (wanted >= end() || !blocks_[wanted].state.away) {
+        fail("a prefetch of a block that is not away");
+      }
+      if (occupied_ + blocks_[wanted].state.bytes > limit_) {
+        break;
+      }
       page_in(wanted);
       ++prefetches_;
     }
     const BlockId unwanted = policy_->early_victim(*this);
-    if (unwanted == no_block) return;
-    if (unwanted >= end() || !blocks_[unwanted].state.evictable) fail("an early victim that cannot leave");
+    if (unwanted == no_block) {
+      return;
+    }
+    if (unwanted >= end() || !blocks_[unwanted].state.evictable) {
+      fail("an early victim that cannot leave");
+    }
     page_out(unwanted);
   }
 
   void tell(BlockId id, lms::Use use) {
-    if (told_) policy_->note(lms::Event{id, use, blocks_[id].state.bytes});
+    if (told_) {
+      policy_->note(lms::Event{id, use, blocks_[id].state.bytes});
+    }
   }
 
   BlockId allocate(std::uint64_t bytes) {
@@ -226,7 +268,9 @@ class Program : public lms::BlockSource {
       make_room(blocks_[id].state.bytes);
       page_in(id);
     }
-    if (write) blocks_[id].state.clean = false;
+    if (write) {
+      blocks_[id].state.clean = false;
+    }
     blocks_[id].state.last_use = clock_;
     used_.push_back(id);
     tell(id, write ? lms::Use::write : lms::Use::read);
@@ -234,7 +278,9 @@ class Program : public lms::BlockSource {
 
   void release(BlockId id) {
     live_.erase(std::find(live_.begin(), live_.end(), id));
-    if (!blocks_[id].state.away) occupied_ -= blocks_[id].state.bytes;
+    if (!blocks_[id].state.away) {
+      occupied_ -= blocks_[id].state.bytes;
+    }
     blocks_[id].alive = false;
     blocks_[id].state.evictable = blocks_[id].state.away = false;
     tell(id, lms::Use::free);
@@ -261,7 +307,9 @@ class Program : public lms::BlockSource {
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc != 5) return 2;
+  if (argc != 5) {
+    return 2;
+  }
   Program(argv[1], std::strtoull(argv[2], nullptr, 10), std::strtoull(argv[4], nullptr, 10))
       .run(std::strtoull(argv[3], nullptr, 10));
   return 0;

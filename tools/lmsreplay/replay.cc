@@ -83,7 +83,9 @@ class OfflinePolicy : public lms::Policy {
     std::int64_t best_next = -1;
     bool best_planned = false;
     for (BlockId id = 0; id < source.end(); ++id) {
-      if (!source.state(id).evictable) continue;
+      if (!source.state(id).evictable) {
+        continue;
+      }
       const std::int64_t event = blocks_[id].last_event;
       const bool planned = input_.evict != nullptr && event >= 0 && input_.evict[event] != 0;
       const std::int64_t next = event < 0 ? input_.events : input_.next_use[event];
@@ -105,7 +107,9 @@ class Replay : public lms::BlockSource {
  public:
   Replay(const Input& input, const char* policy, Output* output) : input_(input), output_(output) {
     policy_ = lms::make_policy(policy);
-    if (policy_ == nullptr) policy_.reset(new OfflinePolicy(input_, blocks_));
+    if (policy_ == nullptr) {
+      policy_.reset(new OfflinePolicy(input_, blocks_));
+    }
   }
 
   BlockId end() const override { return static_cast<BlockId>(blocks_.size()); }
@@ -121,10 +125,16 @@ class Replay : public lms::BlockSource {
     for (std::int64_t event = 0; event < input_.events; ++event) {
       event_ = event;
       play(event);
-      if (output_->occupied != nullptr) output_->occupied[event] = occupied_;
+      if (output_->occupied != nullptr) {
+        output_->occupied[event] = occupied_;
+      }
       output_->most = std::max(output_->most, occupied_);
-      if (input_.ahead != 0 && input_.kind[event] >= kind_allocate) look_ahead();
-      if (input_.bandwidth > 0) pass(input_.compute[event], false);
+      if (input_.ahead != 0 && input_.kind[event] >= kind_allocate) {
+        look_ahead();
+      }
+      if (input_.bandwidth > 0) {
+        pass(input_.compute[event], false);
+      }
     }
     output_->foreseen = policy_->foreseen();
     output_->departures = policy_->departures();
@@ -158,19 +168,29 @@ class Replay : public lms::BlockSource {
 
   Thread& thread_of(std::int64_t event) {
     const std::size_t index = static_cast<std::size_t>(input_.thread[event]);
-    if (index >= threads_.size()) threads_.resize(index + 1);
+    if (index >= threads_.size()) {
+      threads_.resize(index + 1);
+    }
     return threads_[index];
   }
 
   void end_operation(Thread* thread) {
-    if (thread->operations.empty()) return;  // it began before the trace
+    if (thread->operations.empty()) {
+      return;  // it began before the trace
+    }
     for (const auto& pinned : thread->operations.back().pinned) {
-      if (blocks_[pinned.first].number == pinned.second) --blocks_[pinned.first].pins;
+      if (blocks_[pinned.first].number == pinned.second) {
+        --blocks_[pinned.first].pins;
+      }
     }
     thread->operations.pop_back();
-    if (!thread->operations.empty()) return;
+    if (!thread->operations.empty()) {
+      return;
+    }
     for (const auto& allocated : thread->allocated) {
-      if (blocks_[allocated.first].number == allocated.second) blocks_[allocated.first].is_protected = false;
+      if (blocks_[allocated.first].number == allocated.second) {
+        blocks_[allocated.first].is_protected = false;
+      }
     }
     thread->allocated.clear();
   }
@@ -193,7 +213,9 @@ class Replay : public lms::BlockSource {
     block.residency = Residency::resident;
     block.last_use = clock_;
     block.last_event = event;
-    if (static_cast<std::size_t>(block.number) >= ids_.size()) ids_.resize(static_cast<std::size_t>(block.number) + 1);
+    if (static_cast<std::size_t>(block.number) >= ids_.size()) {
+      ids_.resize(static_cast<std::size_t>(block.number) + 1);
+    }
     ids_[static_cast<std::size_t>(block.number)] = id;
     occupied_ += bytes;
     if (!thread->operations.empty()) {
@@ -206,8 +228,12 @@ class Replay : public lms::BlockSource {
   void release(std::int64_t event) {
     const BlockId id = ids_[static_cast<std::size_t>(input_.block[event])];
     Block& block = blocks_[id];
-    if (block.residency == Residency::leaving || block.residency == Residency::arriving) settle(id);
-    if (block.residency == Residency::resident) occupied_ -= block.bytes;
+    if (block.residency == Residency::leaving || block.residency == Residency::arriving) {
+      settle(id);
+    }
+    if (block.residency == Residency::resident) {
+      occupied_ -= block.bytes;
+    }
     block.residency = Residency::none;
     block.number = -1;
     block.pins = 0;
@@ -219,8 +245,12 @@ class Replay : public lms::BlockSource {
     const BlockId id = ids_[static_cast<std::size_t>(input_.block[event])];
     ++blocks_[id].pins;
     const std::int64_t number = blocks_[id].number;
-    if (!thread->operations.empty()) thread->operations.back().pinned.emplace_back(id, number);
-    if (blocks_[id].residency == Residency::leaving || blocks_[id].residency == Residency::arriving) settle(id);
+    if (!thread->operations.empty()) {
+      thread->operations.back().pinned.emplace_back(id, number);
+    }
+    if (blocks_[id].residency == Residency::leaving || blocks_[id].residency == Residency::arriving) {
+      settle(id);
+    }
     if (blocks_[id].residency == Residency::away) {
       make_room(blocks_[id].bytes);
       start_in(id);
@@ -229,13 +259,19 @@ class Replay : public lms::BlockSource {
     Block& block = blocks_[id];
     block.last_use = thread->operations.empty() ? ++clock_ : clock_;
     block.last_event = event;
-    if (input_.kind[event] == kind_write) block.clean = false;
-    if (thread->operations.empty()) --block.pins;
+    if (input_.kind[event] == kind_write) {
+      block.clean = false;
+    }
+    if (thread->operations.empty()) {
+      --block.pins;
+    }
     tell(id, input_.kind[event] == kind_write ? lms::Use::write : lms::Use::read);
   }
 
   void tell(BlockId id, lms::Use use) {
-    if (told_) policy_->note(lms::Event{id, use, blocks_[id].bytes});
+    if (told_) {
+      policy_->note(lms::Event{id, use, blocks_[id].bytes});
+    }
   }
 
   void make_room(std::uint64_t bytes) {
@@ -248,12 +284,16 @@ class Replay : public lms::BlockSource {
       }
       const BlockId id = policy_->victim(*this, occupied_ + bytes - input_.limit);
       if (id == no_block || id >= end() || !can_leave(blocks_[id])) {
-        if (id != no_block) ++output_->wrong;
+        if (id != no_block) {
+          ++output_->wrong;
+        }
         ++output_->over;
         return;
       }
       start_out(id);
-      if (blocks_[id].residency == Residency::leaving) settle(id);
+      if (blocks_[id].residency == Residency::leaving) {
+        settle(id);
+      }
     }
   }
 
@@ -269,7 +309,9 @@ class Replay : public lms::BlockSource {
     out_free_ = std::max(out_free_, now_) + copy_time(block.bytes);
     block.done = out_free_;
     leaving_.push_back(id);
-    if (input_.bandwidth <= 0) finish_out();
+    if (input_.bandwidth <= 0) {
+      finish_out();
+    }
   }
 
   void start_in(BlockId id) {
@@ -280,7 +322,9 @@ class Replay : public lms::BlockSource {
     in_free_ = std::max(in_free_, now_) + copy_time(block.bytes);
     block.done = in_free_;
     arriving_.push_back(id);
-    if (input_.bandwidth <= 0) finish_in();
+    if (input_.bandwidth <= 0) {
+      finish_in();
+    }
   }
 
   void finish_out() {
@@ -315,44 +359,60 @@ class Replay : public lms::BlockSource {
     while (!leaving_.empty() || !arriving_.empty()) {
       const double out = leaving_.empty() ? until + 1 : blocks_[leaving_.front()].done;
       const double in = arriving_.empty() ? until + 1 : blocks_[arriving_.front()].done;
-      if (std::min(out, in) > until) break;
+      if (std::min(out, in) > until) {
+        break;
+      }
       advance(std::min(out, in), waiting);
       if (out <= in) {
         finish_out();
       } else {
         finish_in();
       }
-      if (input_.ahead != 0) look_ahead();
+      if (input_.ahead != 0) {
+        look_ahead();
+      }
     }
     advance(until, waiting);
   }
 
   void advance(double to, bool waiting) {
-    if (to <= now_) return;
+    if (to <= now_) {
+      return;
+    }
     const std::int64_t iteration = input_.iteration[event_];
     if (iteration >= 0) {
       output_->seconds[iteration] += to - now_;
-      if (waiting) output_->stall[iteration] += to - now_;
+      if (waiting) {
+        output_->stall[iteration] += to - now_;
+      }
     }
     now_ = to;
   }
 
   // The background worker: at most one copy under way in each direction.
   void look_ahead() {
-    if (!told_) return;
+    if (!told_) {
+      return;
+    }
     while (arriving_.empty()) {
       const BlockId id = policy_->prefetch(*this);
-      if (id == no_block) break;
+      if (id == no_block) {
+        break;
+      }
       if (id >= end() || blocks_[id].residency != Residency::away) {
         ++output_->wrong;
         break;
       }
-      if (occupied_ + blocks_[id].bytes > input_.limit) break;
+      if (occupied_ + blocks_[id].bytes > input_.limit) {
+        break;
+      }
       start_in(id);
     }
     while (leaving_.empty()) {
       const BlockId id = policy_->early_victim(*this);
-      if (id == no_block) break;
+      if (id == no_block) {
+        break;
+      }
       if (id >= end() || !can_leave(blocks_[id])) {
         ++output_->wrong;
         break;
@@ -363,7 +423,9 @@ class Replay : public lms::BlockSource {
 
   void count(std::int64_t* by_iteration, std::uint64_t bytes) {
     const std::int64_t iteration = input_.iteration[event_];
-    if (iteration >= 0) by_iteration[iteration] += static_cast<std::int64_t>(bytes);
+    if (iteration >= 0) {
+      by_iteration[iteration] += static_cast<std::int64_t>(bytes);
+    }
   }
 
   const Input& input_;

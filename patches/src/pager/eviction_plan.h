@@ -49,7 +49,9 @@ class EvictionPlan {
         best_excess.swap(left);
         best_cost = cost;
       }
-      if (!in_time) break;  // a large program: one plan has to do
+      if (!in_time) {
+        break;  // a large program: one plan has to do
+      }
     }
     gaps->swap(best);
     excess->swap(best_excess);
@@ -75,8 +77,12 @@ class EvictionPlan {
   template <typename Action>
   void for_each_moment(const Gap& gap, Action action) {
     const std::size_t end = std::size_t{gap.begin} + gap.length;
-    for (std::size_t i = gap.begin; i < std::min(end, moments()); ++i) action(&excess_[i]);
-    for (std::size_t i = 0; i + moments() < end; ++i) action(&excess_[i]);
+    for (std::size_t i = gap.begin; i < std::min(end, moments()); ++i) {
+      action(&excess_[i]);
+    }
+    for (std::size_t i = 0; i + moments() < end; ++i) {
+      action(&excess_[i]);
+    }
   }
 
   void take(std::size_t index) {
@@ -90,7 +96,9 @@ class EvictionPlan {
   double score(const Gap& gap, std::int64_t worst) const {
     const std::size_t end = std::size_t{gap.begin} + gap.length;
     std::uint32_t helped = over_[std::min(end, moments())] - over_[gap.begin];
-    if (end > moments()) helped += over_[end - moments()];
+    if (end > moments()) {
+      helped += over_[end - moments()];
+    }
     const double taken = static_cast<double>(std::min(static_cast<std::int64_t>(gap.bytes), worst));
     const double length = power_ == 1.0 ? helped : std::pow(helped, power_);
     return length * taken / static_cast<double>(gap.read + unpaid_[gap.version] + 1);
@@ -101,19 +109,27 @@ class EvictionPlan {
     std::uint64_t spent = 0;
     std::vector<Scored> scored;
     std::vector<bool> hopeless(moments(), false);
-    for (Gap& gap : gaps_) gap.chosen = false;
+    for (Gap& gap : gaps_) {
+      gap.chosen = false;
+    }
     while (true) {
       std::size_t worst = moments();
       over_.assign(1, 0);
       for (std::size_t moment = 0; moment < moments(); ++moment) {
         const bool over = excess_[moment] > 0 && !hopeless[moment];
         over_.push_back(over_.back() + (over ? 1 : 0));
-        if (over && (worst == moments() || excess_[moment] > excess_[worst])) worst = moment;
+        if (over && (worst == moments() || excess_[moment] > excess_[worst])) {
+          worst = moment;
+        }
       }
-      if (worst == moments()) return spent < work;
+      if (worst == moments()) {
+        return spent < work;
+      }
       scored.clear();
       for (std::size_t i = 0; i < gaps_.size(); ++i) {
-        if (!gaps_[i].chosen && spans(gaps_[i], worst)) scored.push_back(Scored{score(gaps_[i], excess_[worst]), i});
+        if (!gaps_[i].chosen && spans(gaps_[i], worst)) {
+          scored.push_back(Scored{score(gaps_[i], excess_[worst]), i});
+        }
       }
       spent += 4 * moments() + gaps_.size();
       if (scored.empty()) {
@@ -130,7 +146,9 @@ class EvictionPlan {
       // Past the allowance: take the best in order until this moment is covered.
       std::sort(scored.begin(), scored.end(), better);
       for (const Scored& next : scored) {
-        if (excess_[worst] <= 0) break;
+        if (excess_[worst] <= 0) {
+          break;
+        }
         take(next.gap);
       }
     }
@@ -140,7 +158,9 @@ class EvictionPlan {
     std::vector<bool> paid(written_.size(), false);
     std::uint64_t bytes = 0;
     for (const Gap& gap : gaps_) {
-      if (!gap.chosen) continue;
+      if (!gap.chosen) {
+        continue;
+      }
       bytes += gap.read + (paid[gap.version] ? 0 : written_[gap.version]);
       paid[gap.version] = true;
     }
@@ -150,7 +170,9 @@ class EvictionPlan {
   void drop_unnecessary() {
     std::vector<std::size_t> chosen;
     for (std::size_t i = 0; i < gaps_.size(); ++i) {
-      if (gaps_[i].chosen) chosen.push_back(i);
+      if (gaps_[i].chosen) {
+        chosen.push_back(i);
+      }
     }
     std::sort(chosen.begin(), chosen.end(), [this](std::size_t a, std::size_t b) {
       const std::uint64_t cost_a = gaps_[a].read + written_[gaps_[a].version];
@@ -162,7 +184,9 @@ class EvictionPlan {
       const std::int64_t bytes = static_cast<std::int64_t>(gap.bytes);
       bool needed = false;
       for_each_moment(gap, [&](const std::int64_t* excess) { needed = needed || *excess + bytes > 0; });
-      if (needed) continue;
+      if (needed) {
+        continue;
+      }
       gap.chosen = false;
       for_each_moment(gap, [bytes](std::int64_t* excess) { *excess += bytes; });
     }

@@ -35,7 +35,9 @@ bool iteration_is_use(Use use) { return use == Use::read || use == Use::write; }
 }  // namespace
 
 void IterationPolicy::note(const Event& event) {
-  if (event.block == no_block) return;
+  if (event.block == no_block) {
+    return;
+  }
   lru_.note(event);
   remember(event);
   if (following_ && !follow(event)) {
@@ -48,10 +50,14 @@ void IterationPolicy::note(const Event& event) {
     unbind(event.block);
     block = Track{0, iteration_no_step, false, false, false};
   } else {
-    if (event.use == Use::allocate) block.birth = now_;
+    if (event.use == Use::allocate) {
+      block.birth = now_;
+    }
     block.alive = true;
   }
-  if (!following_ && !rejoin() && credit_ >= iteration_places) learn();
+  if (!following_ && !rejoin() && credit_ >= iteration_places) {
+    learn();
+  }
 }
 
 // ------------------------------------------------------------------------------------------------ history
@@ -96,8 +102,12 @@ IterationPolicy::Match IterationPolicy::match(Position length) {
     const Position position = now_ - result.uses;
     const Event& newer = record(position).event;
     const Event& older = record(position - length).event;
-    if (newer.use != older.use || newer.bytes != older.bytes) break;
-    if (!iteration_is_use(newer.use)) continue;
+    if (newer.use != older.use || newer.bytes != older.bytes) {
+      break;
+    }
+    if (!iteration_is_use(newer.use)) {
+      continue;
+    }
     const Track& block = track(older.block);
     const bool lives = block.alive && block.birth <= position - length;
     if (newer.block == older.block) {
@@ -118,19 +128,29 @@ bool IterationPolicy::balanced(Position length) {
 
 // Looks for the length of an iteration among the places where the last uses occurred before. True when it adopted one.
 bool IterationPolicy::learn() {
-  if (credit_ < iteration_places) return false;
+  if (credit_ < iteration_places) {
+    return false;
+  }
   Match best{0, 0, false};
   Position place = record(now_).before;
   for (unsigned tried = 0; place > oldest() && place < now_ && tried < iteration_places; ++tried) {
     const Match found = match(now_ - place);
     const bool enough = found.uses >= (found.same_block ? iteration_agree : iteration_agree_alone);
-    if (enough && found.uses > best.uses && found.length >= iteration_agree && balanced(found.length)) best = found;
-    if (best.uses == iteration_agree_most) break;
+    if (enough && found.uses > best.uses && found.length >= iteration_agree && balanced(found.length)) {
+      best = found;
+    }
+    if (best.uses == iteration_agree_most) {
+      break;
+    }
     const Position before = record(place).before;
-    if (before >= place) break;
+    if (before >= place) {
+      break;
+    }
     place = before;
   }
-  if (best.length == 0) return false;
+  if (best.length == 0) {
+    return false;
+  }
   credit_ -= static_cast<std::int64_t>(best.length);
   adopt(best.length);
   return true;
@@ -156,7 +176,9 @@ IterationPolicy::Step IterationPolicy::step_at(Position position) const {
 void IterationPolicy::adopt(Position length) {
   const Position begin = now_ - length + 1;
   std::size_t heads = 256;
-  while (heads < length) heads *= 2;
+  while (heads < length) {
+    heads *= 2;
+  }
   step_heads_.assign(heads, iteration_no_step);
   cycle_.clear();
   for (Position position = begin; position <= now_; ++position) {
@@ -166,7 +188,9 @@ void IterationPolicy::adopt(Position length) {
                                old.event.use, false});
     head = static_cast<Step>(position - begin);
   }
-  for (Track& block : tracks_) block.last = iteration_no_step;
+  for (Track& block : tracks_) {
+    block.last = iteration_no_step;
+  }
   join_lives(begin);
   form_groups();
   cursor_ = 0;
@@ -181,11 +205,30 @@ void IterationPolicy::adopt(Position length) {
 // its beginning: in the same block's first step, or, if it was born inside, in that of its predecessor, the block that
 // died in the cycle and whose last use lies as long before the beginning as this one's before the end.
 void IterationPolicy::join_lives(Position begin) {
-  struct Life {
-    std::uint64_t bytes;
-    Position used;  // the predecessor's last use, an iteration later
-    Step step;  // the last step of a block that lives on, or the first of one that died
-  };
+  std::vector<Life> heads;
+  std::vector<Life> tails;
+  find_lives(begin, &heads, &tails);
+  // Exact predecessors first; the rest by size, the latest to the latest, or to the one used first, since what was
+  // saved last is used first on the way back.
+  for (const bool exact : {true, false}) {
+    match_lives(exact, &heads, &tails);
+  }
+  for (Step step = 0; step < cycle_.size(); ++step) {
+    if (cycle_[step].next != iteration_no_step) {
+      cycle_[cycle_[step].next].previous = step;
+    }
+  }
+  for (BlockId id = 0; id < tracks_.size(); ++id) {
+    const Step last = tracks_[id].last;
+    if (last != iteration_no_step && cycle_[last].next != iteration_no_step) {
+      cycle_[cycle_[last].next].expected = id;
+    }
+  }
+}
+
+// Joins the steps of each life inside the cycle. `heads` get the lives that began before it and died in it, `tails`
+// those that began in it and live on.
+void IterationPolicy::find_lives(Position begin, std::vector<Life>* heads, std::vector<Life>* tails) {
   struct Scan {
     Step next = iteration_no_step;
     Step tail = iteration_no_step;  // the last step, of a block that outlives the cycle
@@ -194,8 +237,6 @@ void IterationPolicy::join_lives(Position begin) {
   };
   const Position length = cycle_.size();
   std::vector<Scan> scans(tracks_.size());
-  std::vector<Life> heads;
-  std::vector<Life> tails;
   for (Step step = static_cast<Step>(length); step-- > 0;) {
     const Event& event = record(begin + step).event;
     Scan& scan = scans[event.block];
@@ -211,61 +252,65 @@ void IterationPolicy::join_lives(Position begin) {
     }
     scan.next = step;
     if (event.use == Use::allocate) {
-      if (scan.tail != iteration_no_step) tails.push_back(Life{event.bytes, begin + scan.tail, scan.tail});
+      if (scan.tail != iteration_no_step) {
+        tails->push_back(Life{event.bytes, begin + scan.tail, scan.tail});
+      }
       scan.next = scan.tail = iteration_no_step;
       scan.born = true;
     }
   }
   for (Position position = begin; position-- > std::max(oldest(), begin > length ? begin - length : 0);) {
     Scan& scan = scans[record(position).event.block];
-    if (scan.used == 0) scan.used = position;
+    if (scan.used == 0) {
+      scan.used = position;
+    }
   }
   for (BlockId id = 0; id < scans.size(); ++id) {
     const Scan& scan = scans[id];
-    if (scan.next == iteration_no_step) continue;
+    if (scan.next == iteration_no_step) {
+      continue;
+    }
     if (scan.tail == iteration_no_step) {
-      heads.push_back(Life{cycle_[scan.next].bytes, scan.used == 0 ? 0 : scan.used + length, scan.next});
+      heads->push_back(Life{cycle_[scan.next].bytes, scan.used == 0 ? 0 : scan.used + length, scan.next});
       continue;
     }
     cycle_[scan.tail].next = scan.next;
     for (Step step = scan.next;; step = cycle_[step].next) {
       cycle_[step].block = id;
-      if (step == scan.tail) break;
+      if (step == scan.tail) {
+        break;
+      }
     }
   }
-  // Exact predecessors first; the rest by size, the latest to the latest, or to the one used first, since what was
-  // saved last is used first on the way back.
+}
+
+// Joins the end of each life in `tails` with the beginning of one in `heads` of the same size; `exact`: only where the
+// predecessor's last use agrees. Takes out of both what it joined.
+void IterationPolicy::match_lives(bool exact, std::vector<Life>* heads, std::vector<Life>* tails) {
   const auto later = [](const Life& a, const Life& b) {
     return a.bytes != b.bytes ? a.bytes > b.bytes : a.used != b.used ? a.used > b.used : a.step < b.step;
   };
-  for (const bool exact : {true, false}) {
-    std::sort(heads.begin(), heads.end(), later);
-    std::sort(tails.begin(), tails.end(), later);
-    std::vector<Life> other_heads;
-    std::vector<Life> other_tails;
-    std::size_t t = 0;
-    for (const Life& head : heads) {
-      const auto before = [&](const Life& tail) {
-        return tail.bytes > head.bytes || (exact && tail.bytes == head.bytes && tail.used > head.used);
-      };
-      while (t < tails.size() && before(tails[t])) other_tails.push_back(tails[t++]);
-      if (t < tails.size() && tails[t].bytes == head.bytes && (!exact || tails[t].used == head.used)) {
-        cycle_[tails[t++].step].next = head.step;
-      } else {
-        other_heads.push_back(head);
-      }
+  std::sort(heads->begin(), heads->end(), later);
+  std::sort(tails->begin(), tails->end(), later);
+  std::vector<Life> other_heads;
+  std::vector<Life> other_tails;
+  auto tail = tails->cbegin();
+  for (const Life& head : *heads) {
+    const auto before = [&](const Life& life) {
+      return life.bytes > head.bytes || (exact && life.bytes == head.bytes && life.used > head.used);
+    };
+    while (tail != tails->cend() && before(*tail)) {
+      other_tails.push_back(*tail++);
     }
-    other_tails.insert(other_tails.end(), tails.begin() + static_cast<std::ptrdiff_t>(t), tails.end());
-    heads.swap(other_heads);
-    tails.swap(other_tails);
+    if (tail != tails->cend() && tail->bytes == head.bytes && (!exact || tail->used == head.used)) {
+      cycle_[(tail++)->step].next = head.step;
+    } else {
+      other_heads.push_back(head);
+    }
   }
-  for (Step step = 0; step < length; ++step) {
-    if (cycle_[step].next != iteration_no_step) cycle_[cycle_[step].next].previous = step;
-  }
-  for (BlockId id = 0; id < tracks_.size(); ++id) {
-    const Step last = tracks_[id].last;
-    if (last != iteration_no_step && cycle_[last].next != iteration_no_step) cycle_[cycle_[last].next].expected = id;
-  }
+  other_tails.insert(other_tails.end(), tail, tails->cend());
+  heads->swap(other_heads);
+  tails->swap(other_tails);
 }
 
 // The policy does not see where operations begin and end, but an operation uses its inputs before it allocates and
@@ -289,7 +334,9 @@ void IterationPolicy::form_groups() {
     } else if (use == Use::free) {
       starts = !frees && !in_group;
     }
-    if (starts && step > 0) ++group;
+    if (starts && step > 0) {
+      ++group;
+    }
     if (starts) {
       has_write = false;
       frees = use == Use::free;
@@ -298,24 +345,32 @@ void IterationPolicy::form_groups() {
     before = use;
     cycle_[step].group = group;
     const Step next = cycle_[step].next;
-    if (next != iteration_no_step && next > step) used_in[next] = group;
+    if (next != iteration_no_step && next > step) {
+      used_in[next] = group;
+    }
   }
 }
 
 // True when the program did what the step at the cursor foresees; the cursor moves on then.
 bool IterationPolicy::follow(const Event& event) {
   const CycleStep& step = cycle_[cursor_];
-  if (step.use != event.use || step.bytes != event.bytes) return false;
+  if (step.use != event.use || step.bytes != event.bytes) {
+    return false;
+  }
   if (event.use != Use::allocate && step.expected != event.block) {
     strikes_ += step.block != no_block ? 4 : 1;
-    if (strikes_ > iteration_strikes) return false;
+    if (strikes_ > iteration_strikes) {
+      return false;
+    }
     exchange(event.block);
   } else if (strikes_ > 0 && cursor_ % 8 == 0) {
     --strikes_;
   }
   const Step done = cursor_;
   cursor_ = after(cursor_);
-  if (cursor_ == 0 && relinked_) planned_ = relinked_ = false;
+  if (cursor_ == 0 && relinked_) {
+    planned_ = relinked_ = false;
+  }
   bind(event.block, done);
   ++foreseen_;
   return true;
@@ -327,8 +382,12 @@ void IterationPolicy::bind(BlockId block, Step step) {
   used.last = step;
   used.fetched = used.stays = false;
   const Step next = cycle_[step].next;
-  if (next != iteration_no_step) cycle_[next].expected = block;
-  if (planned_ && cycle_[step].leaves) push(&openings_, span_of(block), later_last);
+  if (next != iteration_no_step) {
+    cycle_[next].expected = block;
+  }
+  if (planned_ && cycle_[step].leaves) {
+    push(&openings_, span_of(block), later_last);
+  }
 }
 
 // The step at the cursor uses `block` instead of the one that was expected: of blocks that were born in the last
@@ -338,34 +397,54 @@ void IterationPolicy::exchange(BlockId block) {
   const BlockId other = here.expected;
   const Step last = track(block).last;
   unbind(block);
-  if (here.block != no_block || last == iteration_no_step || cycle_[last].block != no_block) return;
+  if (here.block != no_block || last == iteration_no_step || cycle_[last].block != no_block) {
+    return;
+  }
   const Step other_last = here.previous;
   const Step next = cycle_[last].next;
-  if (next == cursor_) return;
+  if (next == cursor_) {
+    return;
+  }
   relinked_ = true;
   cycle_[last].next = cursor_;
   here.previous = last;
-  if (other_last != iteration_no_step) cycle_[other_last].next = next;
-  if (next == iteration_no_step) return;
+  if (other_last != iteration_no_step) {
+    cycle_[other_last].next = next;
+  }
+  if (next == iteration_no_step) {
+    return;
+  }
   cycle_[next].previous = other_last;
-  if (other == no_block || !tracks_[other].alive || tracks_[other].last != other_last) return;
+  if (other == no_block || !tracks_[other].alive || tracks_[other].last != other_last) {
+    return;
+  }
   cycle_[next].expected = other;
-  if (!planned_) return;
-  if (cycle_[other_last].leaves) push(&openings_, span_of(other), later_last);
+  if (!planned_) {
+    return;
+  }
+  if (cycle_[other_last].leaves) {
+    push(&openings_, span_of(other), later_last);
+  }
   knows_absent_ = false;
 }
 
 void IterationPolicy::unbind(BlockId block) {
   Track& dead = track(block);
-  if (dead.last == iteration_no_step) return;
+  if (dead.last == iteration_no_step) {
+    return;
+  }
   const Step next = cycle_[dead.last].next;
-  if (next != iteration_no_step && cycle_[next].expected == block) cycle_[next].expected = no_block;
+  if (next != iteration_no_step && cycle_[next].expected == block) {
+    cycle_[next].expected = no_block;
+  }
   dead.last = iteration_no_step;
 }
 
 // After a departure: true when the last uses are those that end at a step of the cycle, which is followed from there.
 bool IterationPolicy::rejoin() {
-  if (cycle_.empty() || now_ < oldest() + iteration_gram || credit_ < iteration_places) return false;
+  if (cycle_.empty() || now_ < oldest() + iteration_gram || credit_ < iteration_places) {
+    return false;
+  }
   const Step length = static_cast<Step>(cycle_.size());
   Step best = iteration_no_step;
   Step best_ahead = 0;
@@ -377,16 +456,24 @@ bool IterationPolicy::rejoin() {
     unsigned uses = 0;
     Step step = end;
     for (; uses < std::min<Position>(iteration_compared, length); ++uses) {
-      if (now_ - uses < oldest()) break;
+      if (now_ - uses < oldest()) {
+        break;
+      }
       const Event& event = record(now_ - uses).event;
       const CycleStep& then = cycle_[step];
-      if (event.use != then.use || event.bytes != then.bytes) break;
-      if (then.block != no_block && then.block != event.block) break;
+      if (event.use != then.use || event.bytes != then.bytes) {
+        break;
+      }
+      if (then.block != no_block && then.block != event.block) {
+        break;
+      }
       evidence += 1 + (then.expected == event.block ? 4 : 0);
       step = step == 0 ? length - 1 : step - 1;
     }
     credit_ -= uses + 1;
-    if (uses < iteration_gram) continue;
+    if (uses < iteration_gram) {
+      continue;
+    }
     const Step ahead = end >= cursor_ ? end - cursor_ : end + length - cursor_;
     if (evidence > best_evidence || (evidence == best_evidence && ahead < best_ahead)) {
       best = end;
@@ -394,7 +481,9 @@ bool IterationPolicy::rejoin() {
       best_evidence = evidence;
     }
   }
-  if (best == iteration_no_step) return false;
+  if (best == iteration_no_step) {
+    return false;
+  }
   rejoin_after(best);
   return true;
 }
@@ -407,14 +496,20 @@ void IterationPolicy::rejoin_after(Step step) {
   cursor_ = end;
   for (Step skipped = departed; skipped != end; skipped = after(skipped)) {
     const BlockId block = cycle_[skipped].expected;
-    if (block == no_block) continue;
+    if (block == no_block) {
+      continue;
+    }
     cycle_[skipped].expected = no_block;
-    if (tracks_[block].alive) bind(block, skipped);
+    if (tracks_[block].alive) {
+      bind(block, skipped);
+    }
   }
   credit_ -= end >= departed ? end - departed : end + length - departed;
   for (unsigned i = iteration_gram; i-- > 0;) {
     const Event& event = record(now_ - i).event;
-    if (event.use == Use::free || !track(event.block).alive) continue;
+    if (event.use == Use::free || !track(event.block).alive) {
+      continue;
+    }
     unbind(event.block);
     bind(event.block, step >= i ? step - i : step + length - i);
   }
@@ -428,60 +523,87 @@ void IterationPolicy::rejoin_after(Step step) {
 // ------------------------------------------------------------------------------------------------ plan
 
 void IterationPolicy::ensure_plan(const BlockSource& blocks) {
-  if (planned_ ? planned_limit_ == blocks.limit() : now_ - joined_ < iteration_settled) return;
+  if (planned_ ? planned_limit_ == blocks.limit() : now_ - joined_ < iteration_settled) {
+    return;
+  }
   make_plan(blocks.limit());
+}
+
+// The bytes that live in each group, at most, while nothing is away. Also, by step: the bytes of the contents that it
+// writes, and which step wrote those that it leaves; what no step writes stays clean once it was evicted.
+std::vector<std::int64_t> IterationPolicy::find_live(std::vector<std::uint64_t>* written,
+                                                     std::vector<Step>* version) const {
+  const Step length = static_cast<Step>(cycle_.size());
+  written->assign(std::size_t{length} + 1, 0);
+  version->assign(length, length);
+  std::vector<std::int64_t> change(std::size_t{length} + 1, 0);
+  for (Step step = 0; step < length; ++step) {
+    const CycleStep& used = cycle_[step];
+    if (used.next == iteration_no_step) {
+      continue;
+    }
+    const std::int64_t bytes = static_cast<std::int64_t>(used.bytes);
+    change[step] += bytes;
+    change[used.next] -= bytes;
+    if (used.next <= step) {
+      change[0] += bytes;
+    }
+    if (used.use != Use::write && used.use != Use::allocate) {
+      continue;
+    }
+    (*written)[step] = used.bytes;
+    (*version)[step] = step;
+    for (Step then = used.next; then != step && then != iteration_no_step && cycle_[then].use == Use::read;
+         then = cycle_[then].next) {
+      (*version)[then] = step;
+    }
+  }
+  std::vector<std::int64_t> live(std::size_t{cycle_.back().group} + 1, 0);
+  std::int64_t now = 0;
+  for (Step step = 0; step < length; ++step) {
+    std::int64_t& most = live[cycle_[step].group];
+    if (cycle_[step].use == Use::free) {
+      most = std::max(most, now);  // what is freed was there until then
+    }
+    now += change[step];
+    most = std::max(most, now);
+  }
+  return live;
 }
 
 void IterationPolicy::make_plan(std::uint64_t limit) {
   const Step length = static_cast<Step>(cycle_.size());
   const std::uint32_t groups = cycle_.back().group + 1;
-  // Contents by the step that wrote them. What no step writes stays clean once it was evicted.
-  std::vector<std::uint64_t> written(std::size_t{length} + 1, 0);
-  std::vector<Step> version(length, length);
-  std::vector<std::int64_t> change(std::size_t{length} + 1, 0);
-  for (Step step = 0; step < length; ++step) {
-    const CycleStep& used = cycle_[step];
-    if (used.next == iteration_no_step) continue;
-    const std::int64_t bytes = static_cast<std::int64_t>(used.bytes);
-    change[step] += bytes;
-    change[used.next] -= bytes;
-    if (used.next <= step) change[0] += bytes;
-    if (used.use != Use::write && used.use != Use::allocate) continue;
-    written[step] = used.bytes;
-    version[step] = step;
-    for (Step then = used.next; then != step && then != iteration_no_step && cycle_[then].use == Use::read;
-         then = cycle_[then].next) {
-      version[then] = step;
-    }
-  }
-  std::vector<std::int64_t> live(groups, 0);
-  std::int64_t now = 0;
-  for (Step step = 0; step < length; ++step) {
-    std::int64_t& most = live[cycle_[step].group];
-    if (cycle_[step].use == Use::free) most = std::max(most, now);  // what is freed was there until then
-    now += change[step];
-    most = std::max(most, now);
-  }
+  std::vector<std::uint64_t> written;
+  std::vector<Step> version;
+  std::vector<std::int64_t> excess = find_live(&written, &version);
   std::vector<EvictionPlan::Gap> gaps;
   std::vector<Step> gap_step;
   for (Step step = 0; step < length; ++step) {
     cycle_[step].leaves = false;
     const Step next = cycle_[step].next;
-    if (next == iteration_no_step) continue;
+    if (next == iteration_no_step) {
+      continue;
+    }
     const std::uint32_t begin = cycle_[step].group + 1;
     // A block that is freed without another use may be away in the group that frees it; but if that is soon, it is
     // probably part of an operation that is still under way.
     const bool dies = cycle_[next].use == Use::free;
     const std::uint32_t end = cycle_[next].group + (next > step ? 0 : groups) + (dies ? 1 : 0);
-    if (end < begin + (dies ? iteration_short_gap : 1)) continue;
+    if (end < begin + (dies ? iteration_short_gap : 1)) {
+      continue;
+    }
     const std::uint64_t read = dies ? 0 : cycle_[step].bytes;
     gaps.push_back(EvictionPlan::Gap{begin % groups, end - begin, cycle_[step].bytes, read, version[step], false});
     gap_step.push_back(step);
   }
-  std::vector<std::int64_t> excess(live);
-  for (std::int64_t& bytes : excess) bytes -= static_cast<std::int64_t>(limit);
+  for (std::int64_t& bytes : excess) {
+    bytes -= static_cast<std::int64_t>(limit);
+  }
   EvictionPlan::solve(&excess, written, &gaps, iteration_plan_work);
-  for (std::size_t i = 0; i < gaps.size(); ++i) cycle_[gap_step[i]].leaves = gaps[i].chosen;
+  for (std::size_t i = 0; i < gaps.size(); ++i) {
+    cycle_[gap_step[i]].leaves = gaps[i].chosen;
+  }
   resident_.clear();
   for (const std::int64_t bytes : excess) {
     resident_.push_back(static_cast<std::uint64_t>(bytes + static_cast<std::int64_t>(limit)));
@@ -494,7 +616,9 @@ void IterationPolicy::make_plan(std::uint64_t limit) {
   for (BlockId id = 0; id < tracks_.size(); ++id) {
     tracks_[id].stays = tracks_[id].fetched = false;
     const Span span = span_of(id);
-    if (span.next != 0 && cycle_[span.last].leaves) push(&openings_, span, later_last);
+    if (span.next != 0 && cycle_[span.last].leaves) {
+      push(&openings_, span, later_last);
+    }
   }
 }
 
@@ -537,17 +661,25 @@ BlockId IterationPolicy::next_open(const BlockSource& blocks, bool early) {
     const Span opening = openings_.front();
     std::pop_heap(openings_.begin(), openings_.end(), later_last);
     openings_.pop_back();
-    if (!is_current(opening) || tracks_[opening.block].stays || opening.block >= blocks.end()) continue;
+    if (!is_current(opening) || tracks_[opening.block].stays || opening.block >= blocks.end()) {
+      continue;
+    }
     const BlockState state = blocks.state(opening.block);
-    if (state.away) continue;
+    if (state.away) {
+      continue;
+    }
     if (state.evictable && early && fits_until(opening.next, state.bytes)) {
       stay(opening, state.bytes);
       continue;
     }
     held_.push_back(opening);
-    if (state.evictable) found = opening.block;
+    if (state.evictable) {
+      found = opening.block;
+    }
   }
-  for (const Span& opening : held_) push(&openings_, opening, later_last);
+  for (const Span& opening : held_) {
+    push(&openings_, opening, later_last);
+  }
   return found;
 }
 
@@ -560,14 +692,18 @@ void IterationPolicy::sort_candidates(const BlockSource& blocks) {
   const BlockId end = blocks.end();
   for (BlockId id = 0; id < end; ++id) {
     const BlockState state = blocks.state(id);
-    if (!state.evictable) continue;
+    if (!state.evictable) {
+      continue;
+    }
     const Step last = id < tracks_.size() ? tracks_[id].last : iteration_no_step;
     double distance = length;
     double cost = state.clean ? 1 : 2;
     if (last != iteration_no_step) {
       const Step next = cycle_[last].next;
       distance = next == iteration_no_step ? 2 * length : static_cast<double>(position_of(next) - now_);
-      if (next != iteration_no_step && cycle_[next].use == Use::free) cost -= 1;
+      if (next != iteration_no_step && cycle_[next].use == Use::free) {
+        cost -= 1;
+      }
     }
     candidates_.push_back(Candidate{distance / (cost + 0.01), id, last});
   }
@@ -578,7 +714,9 @@ void IterationPolicy::sort_candidates(const BlockSource& blocks) {
 
 BlockId IterationPolicy::farthest(const BlockSource& blocks) {
   for (bool sorted = false;; sorted = true) {
-    if (sorted || sorted_at_ == 0 || now_ - sorted_at_ > iteration_fresh) sort_candidates(blocks);
+    if (sorted || sorted_at_ == 0 || now_ - sorted_at_ > iteration_fresh) {
+      sort_candidates(blocks);
+    }
     for (; next_candidate_ < candidates_.size(); ++next_candidate_) {
       const Candidate& candidate = candidates_[next_candidate_];
       const Step last = candidate.block < tracks_.size() ? tracks_[candidate.block].last : iteration_no_step;
@@ -586,7 +724,9 @@ BlockId IterationPolicy::farthest(const BlockSource& blocks) {
         return candidate.block;
       }
     }
-    if (sorted) return no_block;
+    if (sorted) {
+      return no_block;
+    }
   }
 }
 
@@ -597,30 +737,44 @@ BlockId IterationPolicy::victim(const BlockSource& blocks, std::uint64_t bytes) 
   }
   ensure_plan(blocks);
   BlockId id = planned_ ? next_open(blocks, false) : no_block;
-  if (id == no_block) id = farthest(blocks);
-  if (id != no_block) leave(id);
+  if (id == no_block) {
+    id = farthest(blocks);
+  }
+  if (id != no_block) {
+    leave(id);
+  }
   return id;
 }
 
 BlockId IterationPolicy::early_victim(const BlockSource& blocks) {
-  if (!following_) return no_block;
+  if (!following_) {
+    return no_block;
+  }
   ensure_plan(blocks);
-  if (!planned_) return no_block;
+  if (!planned_) {
+    return no_block;
+  }
   const BlockId id = next_open(blocks, true);
-  if (id != no_block) leave(id);
+  if (id != no_block) {
+    leave(id);
+  }
   return id;
 }
 
 void IterationPolicy::leave(BlockId id) {
   const Span span = span_of(id);
-  if (span.next == 0) return;
+  if (span.next == 0) {
+    return;
+  }
   tracks_[id].fetched = false;
   if (tracks_[id].stays) {
     tracks_[id].stays = false;
     stays_.erase(std::remove_if(stays_.begin(), stays_.end(), [id](const Stay& stay) { return stay.block == id; }),
                  stays_.end());
   }
-  if (iteration_is_use(cycle_[cycle_[span.last].next].use)) push(&absent_, span, sooner_last);
+  if (iteration_is_use(cycle_[cycle_[span.last].next].use)) {
+    push(&absent_, span, sooner_last);
+  }
 }
 
 // The most bytes that are resident under the plan in the steps from `begin` up to before `end`.
@@ -628,22 +782,32 @@ std::uint64_t IterationPolicy::most_resident(Step begin, Step end) const {
   std::uint64_t most = 0;
   const std::uint32_t last = cycle_[end == 0 ? cycle_.size() - 1 : end - 1].group;
   for (std::uint32_t group = cycle_[begin].group;; ++group) {
-    if (group == resident_.size()) group = 0;
+    if (group == resident_.size()) {
+      group = 0;
+    }
     most = std::max(most, resident_[group]);
-    if (group == last) return most;
+    if (group == last) {
+      return most;
+    }
   }
 }
 
 // Whether a block that the plan has away until `next` may be resident from now on, next to all that is planned and all
 // that stays besides.
 bool IterationPolicy::fits_until(Position next, std::uint64_t bytes) {
-  while (!stays_.empty() && stays_.front().next <= now_) stays_.pop_front();
+  while (!stays_.empty() && stays_.front().next <= now_) {
+    stays_.pop_front();
+  }
   std::uint64_t extra = bytes;
-  for (const Stay& stay : stays_) extra += stay.bytes;
+  for (const Stay& stay : stays_) {
+    extra += stay.bytes;
+  }
   Position from = now_ + 1;
   for (const Stay& stay : stays_) {
     const Position to = std::min(stay.next, next);
-    if (to > from && most_resident(step_at(from), step_at(to)) + extra > planned_limit_) return false;
+    if (to > from && most_resident(step_at(from), step_at(to)) + extra > planned_limit_) {
+      return false;
+    }
     from = std::max(from, to);
     extra -= stay.bytes;
   }
@@ -651,30 +815,46 @@ bool IterationPolicy::fits_until(Position next, std::uint64_t bytes) {
 }
 
 BlockId IterationPolicy::prefetch(const BlockSource& blocks) {
-  if (!following_) return no_block;
+  if (!following_) {
+    return no_block;
+  }
   ensure_plan(blocks);
-  if (!planned_) return no_block;
-  if (!knows_absent_) find_absent(blocks);
+  if (!planned_) {
+    return no_block;
+  }
+  if (!knows_absent_) {
+    find_absent(blocks);
+  }
   BlockId found = no_block;
   held_.clear();
   while (!absent_.empty() && found == no_block) {
     const Span span = absent_.front();
     std::pop_heap(absent_.begin(), absent_.end(), sooner_last);
     absent_.pop_back();
-    if (!is_current(span) || span.block >= blocks.end()) continue;
+    if (!is_current(span) || span.block >= blocks.end()) {
+      continue;
+    }
     const BlockState state = blocks.state(span.block);
     const bool planned = cycle_[span.last].leaves;
     if (!state.away && tracks_[span.block].fetched) {
-      if (planned && !tracks_[span.block].stays) stay(span, state.bytes);
+      if (planned && !tracks_[span.block].stays) {
+        stay(span, state.bytes);
+      }
       continue;
     }
     held_.push_back(span);
-    if (!state.away) continue;  // on its way out
-    if (planned && !fits_until(span.next, state.bytes)) break;
+    if (!state.away) {
+      continue;  // on its way out
+    }
+    if (planned && !fits_until(span.next, state.bytes)) {
+      break;
+    }
     tracks_[span.block].fetched = true;
     found = span.block;
   }
-  for (const Span& span : held_) push(&absent_, span, sooner_last);
+  for (const Span& span : held_) {
+    push(&absent_, span, sooner_last);
+  }
   return found;
 }
 
@@ -683,8 +863,12 @@ void IterationPolicy::find_absent(const BlockSource& blocks) {
   absent_.clear();
   for (BlockId id = 0; id < tracks_.size() && id < blocks.end(); ++id) {
     const Span span = span_of(id);
-    if (span.next == 0 || !iteration_is_use(cycle_[cycle_[span.last].next].use)) continue;
-    if (blocks.state(id).away) push(&absent_, span, sooner_last);
+    if (span.next == 0 || !iteration_is_use(cycle_[cycle_[span.last].next].use)) {
+      continue;
+    }
+    if (blocks.state(id).away) {
+      push(&absent_, span, sooner_last);
+    }
   }
   knows_absent_ = true;
 }

@@ -80,6 +80,11 @@ class IterationPolicy : public Policy {
     BlockId block;
     Step last;
   };
+  struct Life {  // of a block, which the end of the cycle cuts
+    std::uint64_t bytes;
+    Position used;  // the predecessor's last use, an iteration later
+    Step step;  // the last step of a block that lives on, or the first of one that died
+  };
   struct Match {
     Position length;  // of the cycle; 0 for none
     Position uses;  // that agree
@@ -103,6 +108,8 @@ class IterationPolicy : public Policy {
   Step step_at(Position position) const;
   void adopt(Position length);
   void join_lives(Position begin);
+  void find_lives(Position begin, std::vector<Life>* heads, std::vector<Life>* tails);
+  void match_lives(bool exact, std::vector<Life>* heads, std::vector<Life>* tails);
   void form_groups();
   bool follow(const Event& event);
   void bind(BlockId block, Step step);
@@ -113,6 +120,7 @@ class IterationPolicy : public Policy {
 
   // Plan.
   void ensure_plan(const BlockSource& blocks);
+  std::vector<std::int64_t> find_live(std::vector<std::uint64_t>* written, std::vector<Step>* version) const;
   void make_plan(std::uint64_t limit);
   using SpanOrder = bool (*)(const Span&, const Span&);
   static bool later_last(const Span& a, const Span& b) {  // a heap with the latest next use on top

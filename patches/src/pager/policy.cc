@@ -14,8 +14,12 @@ std::uint64_t Policy::foreseen() const { return 0; }
 std::uint64_t Policy::departures() const { return 0; }
 
 std::unique_ptr<Policy> make_policy(const std::string& name) {
-  if (name == "lru") return std::unique_ptr<Policy>(new LruPolicy);
-  if (name == "iteration") return std::unique_ptr<Policy>(new IterationPolicy);
+  if (name == "lru") {
+    return std::unique_ptr<Policy>(new LruPolicy);
+  }
+  if (name == "iteration") {
+    return std::unique_ptr<Policy>(new IterationPolicy);
+  }
   return nullptr;
 }
 
