@@ -6,7 +6,7 @@
 #include <cstdint>
 
 #include "backend.h"
-#include "policy.h"
+#include "event.h"
 #include "store.h"
 
 namespace lms {

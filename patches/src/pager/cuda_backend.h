@@ -10,6 +10,7 @@
 #include <memory>
 #include <vector>
 
+#include "api.h"
 #include "backend.h"
 #include "status.h"
 

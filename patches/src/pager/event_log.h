@@ -7,7 +7,7 @@
 #include <cstddef>
 #include <vector>
 
-#include "policy.h"
+#include "event.h"
 
 namespace lms {
 

@@ -9,24 +9,12 @@
 #include <stddef.h>
 #include <stdint.h>
 
-#if defined(__GNUC__)
-#define LMS_API __attribute__((visibility("default")))
-#else
-#define LMS_API
-#endif
+#include "api.h"
+#include "status_code.h"
 
 #ifdef __cplusplus
 extern "C" {
 #endif
-
-typedef enum lms_status {
-  LMS_OK = 0,
-  LMS_INVALID_ARGUMENT = 1,  // an option or a name is wrong; nothing changed
-  LMS_OUT_OF_MEMORY = 2,     // no room under the limit (strict), in the address space, or on the machine
-  LMS_STORE_FAILED = 3,      // the host store could not be created, written or read
-  LMS_UNSUPPORTED = 4,       // this machine, or this state of the pager, cannot do that
-  LMS_DEVICE_FAILED = 5      // the device reports an error, or is lost
-} lms_status;
 
 // A pager: one budget of device memory, one host store, one policy. Handles stay valid until the process ends.
 typedef struct lms_pager lms_pager;

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "api.h"
 #include "arena.h"
 #include "backend.h"
 #include "block.h"

@@ -9,25 +9,9 @@
 #include <memory>
 #include <string>
 
+#include "event.h"
+
 namespace lms {
-
-// Index of a block: dense, and used again after the block was freed.
-using BlockId = std::uint32_t;
-constexpr BlockId no_block = UINT32_MAX;
-
-enum class Use : std::uint8_t {
-  allocate,  // a new block: resident, its contents undefined
-  read,      // an operation reads the block
-  write,     // an operation may read and write it
-  free       // the block dies
-};
-
-// One use of one block, in program order.
-struct Event {
-  BlockId block;
-  Use use;
-  std::uint64_t bytes;  // size of the block, whole pages
-};
 
 // What the pager tells of a block.
 struct BlockState {

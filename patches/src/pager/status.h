@@ -1,11 +1,11 @@
-// The outcome of a call: a code of lms.h and, unless it is LMS_OK, a sentence for the user.
+// The outcome of a call: a code and, unless it is LMS_OK, a sentence for the user.
 #ifndef LMS_STATUS_H
 #define LMS_STATUS_H
 
 #include <string>
 #include <utility>
 
-#include "lms.h"
+#include "status_code.h"
 
 namespace lms {
 

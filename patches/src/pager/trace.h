@@ -8,7 +8,7 @@
 #include <mutex>
 #include <vector>
 
-#include "policy.h"
+#include "event.h"
 
 namespace lms {
 
