@@ -165,7 +165,7 @@ class Player {
       CHECK(program_.store->allocate(range->bytes, &range->slot));
     }
     Uses copy;
-    if (!backend_.evict(range->address, range->bytes, range->slot, !clean, range->uses, &copy)) {
+    if (!backend_.page_out(range->address, range->bytes, range->slot, !clean, range->uses, &copy)) {
       return false;
     }
     CHECK(!Program::accessible(range->address, page, readable() ? 3 : 1));

@@ -28,8 +28,8 @@ bool contains(const std::string& text, const char* part) { return check::contain
 
 // Pages out to the slot.
 void leave(Program* program, unsigned stream, char* address, std::uint64_t bytes, const Slot& slot, Uses* copy) {
-  if (!program->backend->evict(address, bytes, slot, true, program->uses(stream), copy)) {
-    CHECK_FAIL("evict: %s", program->backend->failure().c_str());
+  if (!program->backend->page_out(address, bytes, slot, true, program->uses(stream), copy)) {
+    CHECK_FAIL("page_out: %s", program->backend->failure().c_str());
   }
   CHECK(!Program::accessible(address, page, 3));
 }
@@ -306,7 +306,7 @@ CASE(paging_does_not_wait) {
   const std::uint64_t waits = sim_calls("cuEventSynchronize");
   const Slot slot = program.slot(34 * mib);
   Uses copy;
-  CHECK(program.backend->evict(address, 34 * mib, slot, true, uses, &copy));
+  CHECK(program.backend->page_out(address, 34 * mib, slot, true, uses, &copy));
   CHECK(!Program::accessible(address, page));
   CHECK(sim_queued() >= 2);  // a copy per chunk
   page_in(&program, 0, address, 34 * mib, slot, copy);
@@ -373,7 +373,7 @@ CASE(clean_pages) {
   program.read(0, address, 4 * mib, 3);
   const std::uint64_t copies = sim_calls("cuMemcpyDtoHAsync");
   Uses none;
-  CHECK(program.backend->evict(address, 4 * mib, Slot(), false, program.uses(0), &none));
+  CHECK(program.backend->page_out(address, 4 * mib, Slot(), false, program.uses(0), &none));
   CHECK_EQ(none.streams, 0);
   CHECK_EQ(sim_calls("cuMemcpyDtoHAsync"), copies);
   CHECK(!Program::accessible(address, page));
@@ -574,7 +574,7 @@ CASE(a_failed_copy_leaves_the_range) {
   const Slot slot = program.slot(66 * mib);
   sim_fail("cuMemcpyDtoHAsync", 2, 1);
   Uses copy;
-  CHECK(!program.backend->evict(address, 66 * mib, slot, true, program.uses(0), &copy));
+  CHECK(!program.backend->page_out(address, 66 * mib, slot, true, program.uses(0), &copy));
   CHECK(
       contains(program.backend->failure(), "cuMemcpyDtoHAsync failed on CUDA device 0 with CUDA_ERROR_INVALID_VALUE"));
   CHECK_EQ(sim_queued(), 0);  // nothing goes on writing to the slot
@@ -616,7 +616,7 @@ CASE(every_call_fails_once) {
       };
       insist([&] { return backend.map(address, 36 * mib, program.ids[0]); });
       program.write(0, address, 36 * mib, nth);
-      insist([&] { return backend.evict(address, 36 * mib, slot, true, program.uses(0), &copy); });
+      insist([&] { return backend.page_out(address, 36 * mib, slot, true, program.uses(0), &copy); });
       const Uses saved = copy;
       insist([&] {
         return backend.copy_in(address, 36 * mib, slot, Access::read_only, saved, program.ids[1], &copy, &refused);
@@ -625,7 +625,7 @@ CASE(every_call_fails_once) {
       program.read(1, address, 36 * mib, nth);
       insist([&] { return backend.order(program.uses(1), program.ids[0]); });
       program.write(0, address, 36 * mib, 9);
-      insist([&] { return backend.evict(address, 36 * mib, slot, true, program.uses(0), &copy); });
+      insist([&] { return backend.page_out(address, 36 * mib, slot, true, program.uses(0), &copy); });
       insist([&] {
         return backend.copy_in(address, 36 * mib, slot, Access::read_write, copy, program.ids[0], &copy, &refused);
       });
@@ -657,7 +657,7 @@ CASE(device_lost_in_mid_copy) {
   CHECK(!backend.copy_in(first, 32 * mib, slot, Access::read_write, copy, program.ids[0], &in, &refused));
   CHECK(!refused);
   CHECK(contains(backend.failure(), "CUDA_ERROR_LAUNCH_FAILED"));
-  CHECK(!backend.evict(second, 32 * mib, other, true, uses, &in));
+  CHECK(!backend.page_out(second, 32 * mib, other, true, uses, &in));
   CHECK(!backend.order(copy, host_stream));
   CHECK(!backend.order(copy, program.ids[1]));
   CHECK(!backend.order(Uses{lms::stream_bit(any_stream), backend.now()}, host_stream));
@@ -686,7 +686,7 @@ CASE(device_lost_while_threads_wait) {
   });
   threads.emplace_back([&] {
     Uses copy;
-    failed += program.backend->evict(address, 32 * mib, Slot(), false, uses, &copy) ? 0 : 1;
+    failed += program.backend->page_out(address, 32 * mib, Slot(), false, uses, &copy) ? 0 : 1;
   });
   usleep(20000);
   sim_device_lost(0, lost);
@@ -707,7 +707,7 @@ CASE(driver_shut_down) {
     sim_fail(function, 0, 4);
   }
   Uses copy;
-  CHECK(!program.backend->evict(address, 4 * mib, slot, true, uses, &copy));
+  CHECK(!program.backend->page_out(address, 4 * mib, slot, true, uses, &copy));
   CHECK(contains(program.backend->failure(), "cuCtxPushCurrent failed"));
   CHECK(!program.backend->unmap(address, 4 * mib, uses));
   program.backend->mark(program.ids[0]);
@@ -728,7 +728,7 @@ CASE(a_thread_without_a_device) {
     program.backend->mark(program.ids[0]);
     CHECK(program.backend->stream(reinterpret_cast<std::uintptr_t>(program.handles[0])) == program.ids[0]);
     Uses copy;
-    CHECK(program.backend->evict(address, 4 * mib, slot, true, uses, &copy));
+    CHECK(program.backend->page_out(address, 4 * mib, slot, true, uses, &copy));
     page_in(&program, 0, address, 4 * mib, slot, copy);
     CHECK(program.backend->protect(address, 4 * mib, Access::read_write));
     char* other = program.place(128 * mib);
@@ -762,7 +762,7 @@ CASE(a_forked_child) {
     CHECK(!backend.map(program.place(256 * mib), 2 * mib, program.ids[0]));
     CHECK(contains(backend.failure(), "forked child"));
     CHECK(contains(backend.failure(), "spawn"));
-    CHECK(!backend.evict(address, 4 * mib, slot, true, uses, &none));
+    CHECK(!backend.page_out(address, 4 * mib, slot, true, uses, &none));
     CHECK(!backend.copy_in(second, 4 * mib, away, Access::read_only, copy, program.ids[0], &none, &refused));
     CHECK(!refused);
     CHECK(!backend.protect(address, 4 * mib, Access::read_only));
@@ -826,7 +826,7 @@ CASE(while_a_graph_is_captured) {
   CHECK(!backend.over(inside));
   CHECK_EQ(sim_calls("cuEventRecord"), records);
   Uses copy;
-  CHECK(!backend.evict(captured, 4 * mib, slot, true, inside, &copy));
+  CHECK(!backend.page_out(captured, 4 * mib, slot, true, inside, &copy));
   CHECK(contains(backend.failure(), "capturing a CUDA graph"));
   CHECK(Program::accessible(captured, 4 * mib, 3));
   // A use from before the capture that has a mark is no problem, nor is the capturing stream as a user: the host waits.
@@ -836,7 +836,7 @@ CASE(while_a_graph_is_captured) {
   Uses in;
   CHECK(backend.copy_in(other, 4 * mib, slot, Access::read_write, copy, program.ids[0], &in, &refused));
   CHECK(backend.over(in));
-  CHECK(backend.evict(unmarked, 4 * mib, Slot(), false, before, &copy));
+  CHECK(backend.page_out(unmarked, 4 * mib, Slot(), false, before, &copy));
   CHECK(backend.order(program.uses(1), program.ids[0]));
   CHECK(!backend.order(Uses{lms::stream_bit(any_stream), backend.now()}, host_stream));
   CHECK(contains(backend.failure(), "graph is captured"));
@@ -893,7 +893,7 @@ CASE(a_store_that_fails) {
   const Slot slot = {program.store.get(), &segment, 0};
   char* address = program.filled(0, 0, 34 * mib, 4);
   Uses copy;
-  CHECK(!program.backend->evict(address, 34 * mib, slot, true, program.uses(0), &copy));
+  CHECK(!program.backend->page_out(address, 34 * mib, slot, true, program.uses(0), &copy));
   CHECK(contains(program.backend->failure(), "cannot be written: Input/output error"));
   expect(&program, 0, address, 34 * mib, 4);
   bool refused = false;

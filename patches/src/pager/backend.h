@@ -56,7 +56,7 @@ class Backend {
   // reach through a raw pointer can leave without danger.
   virtual bool serves_faults() const = 0;
 
-  // True when contents move behind the host's back: then the pager calls evict, else protect, copy_out and unmap.
+  // True when contents move behind the host's back: then the pager calls page_out, else protect, copy_out and unmap.
   virtual bool asynchronous() const { return false; }
 
   // Whether pages can be read-only. If not, no block keeps its host copy when it comes back.
@@ -113,12 +113,12 @@ class Backend {
   // otherwise. When it returns the range cannot be written, nor read before the slot holds the contents, and the copy
   // may go on: *copy is what it is over with. False when the device or the store fails; the range and its contents are
   // then unchanged.
-  virtual bool evict(char* /*address*/, std::size_t /*bytes*/, const Slot& /*slot*/, bool /*save*/,
-                     const Uses& /*uses*/, Uses* /*copy*/) {
+  virtual bool page_out(char* /*address*/, std::size_t /*bytes*/, const Slot& /*slot*/, bool /*save*/,
+                        const Uses& /*uses*/, Uses* /*copy*/) {
     return false;
   }
 
-  // Nobody wants the contents of an evicted range any more: called before its slot is released.
+  // Nobody wants the contents of a range that was paged out any more: called before its slot is released.
   virtual void forget(char* /*address*/) {}
 
   // Gives the range pages that hold the slot's contents, which are complete after the uses `saved`, for what `user`

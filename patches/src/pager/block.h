@@ -67,6 +67,15 @@ struct alignas(64) Block {
 
   Uses uses() const { return Uses{streams.load(std::memory_order_acquire), until.load(std::memory_order_acquire)}; }
   State state() const { return word::state(word.load(std::memory_order_acquire)); }
+
+  // Not a store: pins may be added meanwhile.
+  void change_state(State from, State to) {
+    if (to > from) {
+      word.fetch_add(word::of(to) - word::of(from), std::memory_order_acq_rel);
+    } else {
+      word.fetch_sub(word::of(from) - word::of(to), std::memory_order_acq_rel);
+    }
+  }
 };
 
 }  // namespace lms

@@ -64,7 +64,7 @@ class CudaBackendImpl final : public CudaBackend {
   bool unmap(char* address, std::size_t bytes, const Uses& uses) override;
   bool settled(char* address, std::size_t bytes) override;
   bool protect(char* address, std::size_t bytes, Access access) override;
-  bool evict(char* address, std::size_t bytes, const Slot& slot, bool save, const Uses& uses, Uses* copy) override;
+  bool page_out(char* address, std::size_t bytes, const Slot& slot, bool save, const Uses& uses, Uses* copy) override;
   void forget(char* address) override {
     if (away_ != nullptr && !cuda_forked()) {
       away_->remove(address);  // fails only with the device
@@ -446,8 +446,8 @@ bool CudaBackendImpl::add_peer(int device) {
 
 // ---- contents
 
-bool CudaBackendImpl::evict(char* address, std::size_t bytes, const Slot& slot, bool saving, const Uses& uses,
-                            Uses* copy) {
+bool CudaBackendImpl::page_out(char* address, std::size_t bytes, const Slot& slot, bool saving, const Uses& uses,
+                               Uses* copy) {
   *copy = Uses{};
   show_away();
   const CudaScope scope(*device_);

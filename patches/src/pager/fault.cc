@@ -1,22 +1,19 @@
 #include "fault.h"
 
-#include <pthread.h>
 #include <signal.h>
 #include <unistd.h>
 
-#include <array>
-#include <atomic>
 #include <cerrno>
+#include <cstddef>
 #include <mutex>
 
-#include "pager.h"
+#include "registry.h"
 
 namespace lms {
 namespace fault {
 
 namespace {
 
-std::array<std::atomic<Pager*>, 64> fault_pagers{};
 struct sigaction fault_before_us = {};  // the handler before ours
 struct sigaction fault_over_us = {};    // one that replaced ours and over which ours was installed again, if any
 bool fault_has_over_us = false;
@@ -58,11 +55,7 @@ void fault_pass_on(int signal_number, siginfo_t* info, void* context) {
 void fault_handle(int signal_number, siginfo_t* info, void* context) {
   const int saved_errno = errno;
   if (info->si_code > 0) {  // from the kernel: si_addr is the address
-    for (const std::atomic<Pager*>& entry : fault_pagers) {
-      Pager* pager = entry.load(std::memory_order_acquire);
-      if (pager == nullptr) {
-        break;
-      }
+    for (std::size_t index = 0; Registered* pager = registry::at(index); ++index) {
       if (pager->serve_fault(info->si_addr)) {
         errno = saved_errno;
         return;
@@ -73,45 +66,7 @@ void fault_handle(int signal_number, siginfo_t* info, void* context) {
   fault_pass_on(signal_number, info, context);
 }
 
-void fault_before_fork() {
-  for (const std::atomic<Pager*>& entry : fault_pagers) {
-    Pager* pager = entry.load(std::memory_order_acquire);
-    if (pager != nullptr) {
-      pager->before_fork();
-    }
-  }
-  Thread::before_fork();
-  fault_install_lock().lock();
-}
-
-void fault_after_fork(bool child) {
-  fault_install_lock().unlock();
-  Thread::after_fork(child);
-  for (const std::atomic<Pager*>& entry : fault_pagers) {
-    Pager* pager = entry.load(std::memory_order_acquire);
-    if (pager != nullptr) {
-      pager->after_fork(child);
-    }
-  }
-}
-
 }  // namespace
-
-bool serve(Pager* pager) {
-  static std::mutex& lock = *new std::mutex;
-  static std::once_flag& once = *new std::once_flag;
-  std::call_once(
-      once, [] { pthread_atfork(fault_before_fork, [] { fault_after_fork(false); }, [] { fault_after_fork(true); }); });
-  const std::lock_guard<std::mutex> guard(lock);
-  for (std::atomic<Pager*>& entry : fault_pagers) {
-    if (entry.load(std::memory_order_relaxed) == nullptr) {
-      entry.store(pager, std::memory_order_release);
-      install();
-      return true;
-    }
-  }
-  return false;
-}
 
 void install() {
   static bool installed = false;
@@ -130,6 +85,10 @@ void install() {
   sigemptyset(&ours.sa_mask);
   sigaction(SIGSEGV, &ours, nullptr);
 }
+
+void before_fork() { fault_install_lock().lock(); }
+
+void after_fork() { fault_install_lock().unlock(); }
 
 }  // namespace fault
 }  // namespace lms

@@ -5,16 +5,15 @@
 #define LMS_FAULT_H
 
 namespace lms {
-
-class Pager;
-
 namespace fault {
 
-// Makes faults in this pager's address space be served from now on. False when too many pagers exist.
-bool serve(Pager* pager);
-
-// Installs the handler, again if somebody replaced it since; theirs then counts as the one before.
+// Installs the handler for the faults of every registered pager, again if it was replaced since; what replaced it then
+// counts as the one before. Thread-safe.
 void install();
+
+// Around a fork, so that the child finds the installation whole.
+void before_fork();
+void after_fork();
 
 }  // namespace fault
 }  // namespace lms

@@ -14,18 +14,13 @@
 #include <thread>
 
 #include "fault.h"
+#include "fork.h"
 #include "host_backend.h"
 
 namespace lms {
 
 namespace {
 
-// Blocks that are kept resident because a thread faulted them in: at most so many in all, and the last of each thread
-// even when memory is short, since one instruction may need two blocks at once (a copy from one to another).
-constexpr std::size_t pager_most_faulted = 64;
-constexpr std::ptrdiff_t pager_faulted_in_use = 2;
-// Operations after which a block that was faulted in no longer counts as in use.
-constexpr std::uint64_t pager_faulted_lifetime = 256;
 // How many blocks leave at a time when there are too many of them for the system, rather than too many bytes.
 constexpr int pager_some_blocks = 64;
 // Accesses that fault although the block is there: after so many in a row the fault is not ours to serve.
@@ -59,7 +54,8 @@ Pager::Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena)
     : backend_(std::move(backend)),
       arena_(std::move(arena)),
       page_bytes_(backend_->page_bytes()),
-      asynchronous_(backend_->asynchronous()) {}
+      asynchronous_(backend_->asynchronous()),
+      copies_(backend_.get()) {}
 
 void* Pager::operator new(std::size_t bytes) {
   void* memory = nullptr;
@@ -92,10 +88,12 @@ Pager* Pager::make(std::unique_ptr<Backend> backend, const Settings& settings, S
   if (!status->ok()) {
     return nullptr;
   }
-  if (!fault::serve(pager.get())) {
+  fork::install();
+  if (!registry::add(pager.get())) {
     *status = Status(LMS_UNSUPPORTED, "this process has too many pagers; use the ones it has");
     return nullptr;
   }
+  fault::install();
   return pager.release();
 }
 
@@ -107,10 +105,10 @@ Status Pager::check_limit(std::uint64_t limit) const {
                                           std::to_string(backend_->capacity()) + " bytes; choose one below that");
 }
 
-void Pager::set_relief(Relief relief, void* context) {
+void Pager::set_trim_others(TrimOthers trim, void* context) {
   const Lock lock(lock_);
-  relief_ = relief;
-  relief_context_ = context;
+  trim_others_ = trim;
+  trim_others_context_ = context;
 }
 
 Status Pager::apply(const Settings& settings) {
@@ -123,7 +121,7 @@ Status Pager::apply(const Settings& settings) {
     return Status(LMS_INVALID_ARGUMENT, "policy '" + settings.policy + "' is unknown; use 'lru' or 'iteration'");
   }
   std::unique_ptr<Store> store;
-  if (store_ == nullptr || settings.store != store_directory_) {
+  if (!copies_.go_to(settings.store)) {
     if (settings.store.empty()) {
       store = backend_->make_memory_store();
     } else {
@@ -140,12 +138,7 @@ Status Pager::apply(const Settings& settings) {
   }
   Lock lock(lock_);
   if (store != nullptr) {
-    retired_.push_back(std::move(store_));
-    retired_.erase(std::remove_if(retired_.begin(), retired_.end(),
-                                  [](const std::unique_ptr<Store>& old) { return !old || old->used_bytes() == 0; }),
-                   retired_.end());
-    store_ = std::move(store);
-    store_directory_ = settings.store;
+    copies_.set_store(std::move(store), settings.store);
   }
   policy_ = std::move(policy);
   // The new policy sees uses from the first shortage on; nothing that was logged before belongs to it.
@@ -180,7 +173,7 @@ Status Pager::set_limit(std::uint64_t limit) {
   Lock lock(lock_);
   limit_.store(limit, std::memory_order_relaxed);
   unlimited_ = false;
-  return shrink(&lock);
+  return reclaim_to_limit(&lock);
 }
 
 void Pager::shutdown() {
@@ -250,16 +243,16 @@ void Pager::start_block(Block* block, StreamId user) {
 Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   Lock lock(lock_);
   const PagerStall stall(&counts_.stall_ns);
-  forget_ranges();
-  Status status = make_room(&lock, bytes, Reach::demand);
+  release_ranges();
+  Status status = reclaim_for(&lock, bytes, Reach::demand);
   if (!status.ok()) {
     return status;
   }
-  Block* block = new_block();
+  Block* block = blocks_.take();
   block->bytes = bytes;
   // Cached blocks hold address space and mappings as well as memory.
   if (!arena_->place(block) && !(trim_cache(UINT64_MAX) && arena_->place(block))) {
-    recycle(block);
+    blocks_.put_back(block);
     return Status(LMS_OUT_OF_MEMORY, "the pager's address space is used up: no free range of " + std::to_string(bytes) +
                                          " bytes; enable it with more address space");
   }
@@ -267,10 +260,10 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   device_bytes_ += bytes;
   while (!backend_->map(block->address, bytes, user)) {
     status = refused("map pages", bytes);
-    if (!relieve(&lock)) {
+    if (!reclaim_after_refusal(&lock)) {
       device_bytes_ -= bytes;
       arena_->remove(block);
-      recycle(block);
+      blocks_.put_back(block);
       return status;
     }
   }
@@ -334,7 +327,7 @@ void Pager::free_slow(Block* block) {
     away_bytes_ -= block->bytes;
     backend_->forget(block->address);
   }
-  release_slot(block);
+  copies_.release(block);
   if (state == State::resident) {
     resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
     const bool writable =
@@ -353,74 +346,26 @@ void Pager::free_slow(Block* block) {
     ++freed_uncached_;
   }
   unsettled_.push_back(block);
-  forget_ranges();
+  release_ranges();
 }
 
-// Lets the ranges of freed blocks go whose addresses may be used again.
-void Pager::forget_ranges() {
+// Releases the ranges of freed blocks whose addresses may be used again.
+void Pager::release_ranges() {
   for (std::size_t count = unsettled_.size(); count > 0; --count) {
     Block* block = unsettled_.front();
     unsettled_.pop_front();
     if (backend_->settled(block->address, block->bytes)) {
       arena_->remove(block);
-      recycle(block);
+      blocks_.put_back(block);
     } else {
       unsettled_.push_back(block);
     }
   }
 }
 
-// The block's host copy is out of date, or nobody will want it.
-void Pager::release_slot(Block* block) {
-  if (block->slot.store == nullptr) {
-    return;
-  }
-  if (backend_->over(block->copy)) {
-    block->slot.store->release(block->slot, block->bytes);
-  } else {
-    draining_.push_back(Draining{block->slot, block->bytes, block->copy});
-  }
-  block->slot = Slot{};
-}
-
-void Pager::release_drained() {
-  // In the order in which they were released; copies end about in that order.
-  while (!draining_.empty() && backend_->over(draining_.front().copy)) {
-    const Draining& entry = draining_.front();
-    entry.slot.store->release(entry.slot, entry.bytes);
-    draining_.pop_front();
-  }
-}
-
 bool Pager::owns(const void* address) const {
   const Block* block = arena_->find(address);
   return block != nullptr && block->state() != State::unused;
-}
-
-Block* Pager::new_block() {
-  if (free_blocks_.empty()) {
-    void* memory = nullptr;
-    if (posix_memalign(&memory, alignof(Block), chunk_blocks * sizeof(Block)) != 0) {
-      throw std::bad_alloc();
-    }
-    Block* chunk = static_cast<Block*>(memory);
-    chunks_.push_back(chunk);
-    free_blocks_.reserve(chunk_blocks);
-    for (std::size_t index = chunk_blocks; index-- > 0;) {
-      Block* block = new (chunk + index) Block;
-      block->id = static_cast<BlockId>(block_count_ + index);
-      free_blocks_.push_back(block);
-    }
-    block_count_ += chunk_blocks;
-  }
-  Block* block = free_blocks_.back();
-  free_blocks_.pop_back();
-  return block;
-}
-
-void Pager::recycle(Block* block) {
-  block->address = nullptr;
-  free_blocks_.push_back(block);
 }
 
 // ------------------------------------------------------------------------------------------------ pins, scopes
@@ -473,7 +418,7 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
     *out = Pin{block, generation};
   }
   if (!status.ok()) {
-    drop_pin(*out);
+    out->release();
     *out = Pin{};
     return status;
   }
@@ -551,51 +496,17 @@ void Pager::scope_ended(bool outermost, StreamId user) {
     backend_->mark(user);
   }
   if (over_limit_.load(std::memory_order_relaxed)) {
-    return_to_limit();
+    reclaim_to_limit_slow();
   }
 }
 
-void Pager::return_to_limit() {
+void Pager::reclaim_to_limit_slow() {
   Lock lock(lock_);
   // A failure has been counted, and the next request that needs room reports it.
-  static_cast<void>(shrink(&lock));
+  static_cast<void>(reclaim_to_limit(&lock));
 }
 
 // ------------------------------------------------------------------------------------------------ moving pages
-
-void Pager::set_state(Block* block, State from, State to) {
-  // Not a store: pins may be added meanwhile.
-  if (to > from) {
-    block->word.fetch_add(word::of(to) - word::of(from), std::memory_order_acq_rel);
-  } else {
-    block->word.fetch_sub(word::of(from) - word::of(to), std::memory_order_acq_rel);
-  }
-}
-
-bool Pager::can_leave(const Block& block, bool even_protected) const {
-  const std::uint64_t found = block.word.load(std::memory_order_acquire);
-  return word::state(found) == State::resident && word::pins(found) == 0 && (found & word::held) == 0 &&
-         block.seen.load(std::memory_order_acquire) && (even_protected || !Thread::is_protected(block));
-}
-
-BlockState Pager::state(BlockId id) const {
-  const Block& block = *block_at(id);
-  const std::uint64_t found = block.word.load(std::memory_order_acquire);
-  return BlockState{block.bytes, block.last_use.load(std::memory_order_relaxed), can_leave(block, false),
-                    word::state(found) == State::away, (found & word::clean) != 0};
-}
-
-Block* Pager::oldest_protected() const {
-  Block* oldest = nullptr;
-  for (BlockId id = 0; id < end(); ++id) {
-    Block* block = block_at(id);
-    if (can_leave(*block, true) && (oldest == nullptr || block->last_use.load(std::memory_order_relaxed) <
-                                                             oldest->last_use.load(std::memory_order_relaxed))) {
-      oldest = block;
-    }
-  }
-  return oldest;
-}
 
 bool Pager::trim_cache(std::uint64_t bytes) {
   std::uint64_t freed = 0;
@@ -612,32 +523,40 @@ bool Pager::trim_cache(std::uint64_t bytes) {
     device_bytes_ -= block->bytes;
     unsettled_.push_back(block);
   }
-  forget_ranges();
+  release_ranges();
   return freed > 0;
 }
 
 // The device, or the system, refuses memory that the limit allows: others have it. Gives some back; false when nothing
 // can be.
-bool Pager::relieve(Lock* lock) {
+bool Pager::reclaim_after_refusal(Lock* lock) {
   if (trim_cache(UINT64_MAX)) {
     return true;
   }
   if (!asynchronous_) {
     return false;
   }
-  if (relief_ != nullptr && relief_(relief_context_)) {
+  if (trim_others_ != nullptr && trim_others_(trim_others_context_)) {
     return true;
   }
   if (unlimited_) {
     return false;  // everything is to come back: to send something away would not end
   }
-  observers_.fetch_or(to_policy, std::memory_order_relaxed);
-  drain_events();
-  const BlockId id = policy_->victim(*this, page_bytes_);
-  return id != no_block && page_out(lock, block_at(id), false).ok() && block_at(id)->state() == State::away;
+  Block* victim = next_victim(page_bytes_, Cause::shortage);
+  return victim != nullptr && page_out(lock, victim, false).ok() && victim->state() == State::away;
 }
 
-Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
+// The block that the policy wants to leave, since `bytes` are needed; null when none can.
+Block* Pager::next_victim(std::uint64_t bytes, Cause cause) {
+  if (cause == Cause::shortage) {
+    observers_.fetch_or(to_policy, std::memory_order_relaxed);
+  }
+  drain_events();
+  const BlockId id = policy_->victim(*this, bytes);
+  return id != no_block ? blocks_.at(id) : nullptr;
+}
+
+Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
   unsigned paged_out = 0;
   while (!unlimited_ && device_bytes_ + bytes > limit()) {
     const std::uint64_t missing = device_bytes_ + bytes - limit();
@@ -647,20 +566,17 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
     if (reach == Reach::cached) {
       return Status(LMS_OUT_OF_MEMORY, {});
     }
-    observers_.fetch_or(to_policy, std::memory_order_relaxed);
-    drain_events();
-    drop_faulted(pager_faulted_lifetime);
-    const BlockId id = policy_->victim(*this, missing);
-    Block* victim = id != no_block ? block_at(id) : nullptr;
+    release_faulted(FaultedPins::lifetime);
+    Block* victim = next_victim(missing, Cause::shortage);
     if (victim == nullptr && copying_ > 0) {
       moved_.wait(lock);  // what is leaving makes room, what is arriving can leave again
       continue;
     }
-    if (victim == nullptr && (reach == Reach::demand ? drop_faulted(0) : drop_idle_faulted())) {
+    if (victim == nullptr && (reach == Reach::demand ? release_faulted(0) : faulted_.release_idle())) {
       continue;
     }
     if (victim == nullptr && backend_->serves_faults()) {
-      victim = oldest_protected();
+      victim = blocks_.oldest_protected();
     }
     Status status;
     if (victim != nullptr) {
@@ -689,18 +605,15 @@ Status Pager::make_room(Lock* lock, std::uint64_t bytes, Reach reach) {
 
 // Pages out until what is mapped fits the limit again, or nothing more can leave; even under `strict` what is in use
 // now may stay.
-Status Pager::shrink(Lock* lock) {
+Status Pager::reclaim_to_limit(Lock* lock) {
   Status status;
   while (status.ok() && !unlimited_ && device_bytes_ > limit()) {
     if (trim_cache(device_bytes_ - limit())) {
       continue;
     }
-    observers_.fetch_or(to_policy, std::memory_order_relaxed);
-    drain_events();
-    const BlockId id = policy_->victim(*this, device_bytes_ - limit());
-    if (id != no_block) {
-      status = page_out(lock, block_at(id), false);
-    } else if (!drop_faulted(0)) {
+    if (Block* victim = next_victim(device_bytes_ - limit(), Cause::shortage)) {
+      status = page_out(lock, victim, false);
+    } else if (!release_faulted(0)) {
       break;
     }
   }
@@ -712,49 +625,42 @@ Status Pager::shrink(Lock* lock) {
 Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
   std::uint64_t found = block->word.load(std::memory_order_acquire);
   do {
-    if (!can_leave(*block, even_protected) || word::pins(found) > 0 || word::state(found) != State::resident) {
+    if (!BlockTable::can_leave(*block, even_protected) || word::pins(found) > 0 ||
+        word::state(found) != State::resident) {
       return {};
     }
   } while (!block->word.compare_exchange_weak(
       found, (found & ~(word::state_mask | word::prefetched)) | word::of(State::leaving), std::memory_order_acq_rel));
   const bool clean = (found & word::clean) != 0 && block->slot.store != nullptr;
   ++in_transit_;
-  const Status status = asynchronous_ ? evict(lock, block, clean) : save_and_unmap(lock, block, clean);
+  const Status status = asynchronous_ ? page_out_by_device(lock, block, clean) : page_out_by_host(lock, block, clean);
   --in_transit_;
   moved_.notify_all();
   return status;
 }
 
-std::uint64_t Pager::store_bytes() const {
-  std::uint64_t sum = store_->used_bytes();
-  for (const auto& store : retired_) {
-    sum += store->used_bytes();
-  }
-  return sum;
-}
-
-// False when the store has no room for the block; its error() says why.
-bool Pager::take_slot(Block* block) {
-  if (!store_->allocate(block->bytes, &block->slot)) {
+// False when the store has no room for the block; copies_.error() says why.
+bool Pager::allocate_slot(Block* block) {
+  if (!copies_.allocate(block)) {
     return false;
   }
-  counts_.store_bytes_peak = std::max(counts_.store_bytes_peak, store_bytes());
+  counts_.store_bytes_peak = std::max(counts_.store_bytes_peak, copies_.bytes());
   return true;
 }
 
 // The block is leaving; afterwards it is away, or resident as it was.
-Status Pager::evict(Lock* lock, Block* block, bool clean) {
-  release_drained();
-  if (!clean && !take_slot(block)) {
+Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
+  copies_.drain();
+  if (!clean && !allocate_slot(block)) {
     ++counts_.store_failures;
-    set_state(block, State::leaving, State::resident);
-    return Status(LMS_STORE_FAILED, store_->error());
+    block->change_state(State::leaving, State::resident);
+    return Status(LMS_STORE_FAILED, copies_.error());
   }
   Uses copy;
   Status status;
   ++copying_;
   lock->unlock();
-  if (!backend_->evict(block->address, block->bytes, block->slot, !clean, block->uses(), &copy)) {
+  if (!backend_->page_out(block->address, block->bytes, block->slot, !clean, block->uses(), &copy)) {
     status = device_failed("page a block out");
   }
   lock->lock();
@@ -763,9 +669,9 @@ Status Pager::evict(Lock* lock, Block* block, bool clean) {
     ++counts_.store_failures;
     if (!clean) {
       block->copy = Uses{};
-      release_slot(block);
+      copies_.release(block);
     }
-    set_state(block, State::leaving, State::resident);
+    block->change_state(State::leaving, State::resident);
     return status;
   }
   block->copy = copy;
@@ -780,7 +686,7 @@ Status Pager::evict(Lock* lock, Block* block, bool clean) {
   device_bytes_ -= block->bytes;
   resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
   count_away(*block);
-  set_state(block, State::leaving, State::away);
+  block->change_state(State::leaving, State::away);
   return {};
 }
 
@@ -790,12 +696,12 @@ void Pager::count_away(const Block& block) {
 }
 
 // The same where the host copies by itself, and others may reach the block meanwhile.
-Status Pager::save_and_unmap(Lock* lock, Block* block, bool clean) {
+Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
   fault::install();
   Status status;
   if (!clean) {
-    if (!take_slot(block)) {
-      status = Status(LMS_STORE_FAILED, store_->error());
+    if (!allocate_slot(block)) {
+      status = Status(LMS_STORE_FAILED, copies_.error());
     } else if (!backend_->protect(block->address, block->bytes, Access::read_only)) {
       // From here on a write that nothing announced faults, and waits until the block has left.
       status = refused("protect pages", block->bytes);
@@ -817,7 +723,7 @@ Status Pager::save_and_unmap(Lock* lock, Block* block, bool clean) {
   if (status.ok() && word::pins(block->word.load(std::memory_order_acquire)) > 0) {
     // Somebody wants it again: it stays, with a copy that saves the next one.
     block->word.fetch_or(word::clean);
-    set_state(block, State::leaving, State::resident);
+    block->change_state(State::leaving, State::resident);
   } else if (status.ok() && backend_->unmap(block->address, block->bytes, Uses{})) {
     if (clean) {
       counts_.clean_drop_bytes += block->bytes;
@@ -827,7 +733,7 @@ Status Pager::save_and_unmap(Lock* lock, Block* block, bool clean) {
     device_bytes_ -= block->bytes;
     resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
     count_away(*block);
-    set_state(block, State::leaving, State::away);
+    block->change_state(State::leaving, State::away);
   } else {
     // Nothing is lost: the block stays as it was.
     if (status.ok()) {
@@ -836,25 +742,25 @@ Status Pager::save_and_unmap(Lock* lock, Block* block, bool clean) {
       ++counts_.store_failures;
     }
     if (!clean && block->slot.store != nullptr) {
-      release_slot(block);
+      copies_.release(block);
       // A refusal leaves the block write-protected; the fault handler tries again at the next write.
       if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
         block->word.fetch_or(word::clean);
       }
     }
-    set_state(block, State::leaving, State::resident);
+    block->change_state(State::leaving, State::resident);
   }
   return status;
 }
 
 Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user) {
   write = write || !backend_->protects();  // a copy is worth nothing if nobody sees that it is out of date
-  set_state(block, State::away, State::arriving);
+  block->change_state(State::away, State::arriving);
   ++in_transit_;
   if (backend_->crowded()) {
     page_out_some(lock);  // before room is made: it lets the lock go
   }
-  Status status = make_room(lock, block->bytes, reach);
+  Status status = reclaim_for(lock, block->bytes, reach);
   bool arrived = false;
   if (status.ok()) {
     device_bytes_ += block->bytes;
@@ -879,7 +785,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
       }
       lock->lock();
       --copying_;
-    } while (!arrived && refused_pages && reach != Reach::cached && relieve(lock));
+    } while (!arrived && refused_pages && reach != Reach::cached && reclaim_after_refusal(lock));
     if (arrived) {
       status = Status();
       block->copy = copy;
@@ -900,7 +806,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
     counts_.in_bytes += block->bytes;
     ++counts_.in_blocks;
     if (write) {
-      release_slot(block);
+      copies_.release(block);
     } else {
       block->word.fetch_or(word::clean);
     }
@@ -909,9 +815,9 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
       counts_.prefetch_bytes += block->bytes;
       ++counts_.prefetch_blocks;
     }
-    set_state(block, State::arriving, State::resident);
+    block->change_state(State::arriving, State::resident);
   } else {
-    set_state(block, State::arriving, State::away);
+    block->change_state(State::arriving, State::away);
   }
   --in_transit_;
   moved_.notify_all();
@@ -922,12 +828,11 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
 void Pager::page_out_some(Lock* lock) {
   Status status;
   for (int count = 0; status.ok() && count < pager_some_blocks; ++count) {
-    drain_events();
-    const BlockId id = policy_->victim(*this, page_bytes_);
-    if (id == no_block) {
+    Block* victim = next_victim(page_bytes_, Cause::other);
+    if (victim == nullptr) {
       break;
     }
-    status = page_out(lock, block_at(id), false);
+    status = page_out(lock, victim, false);
   }
 }
 
@@ -936,7 +841,7 @@ Status Pager::make_writable(Block* block) {
   if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
     return refused("make pages writable", block->bytes);
   }
-  release_slot(block);
+  copies_.release(block);
   block->word.fetch_and(~word::clean);
   return {};
 }
@@ -946,14 +851,12 @@ Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
   *reclaimed = 0;
   while (trim_cache(UINT64_MAX)) {
   }
-  drop_faulted(0);
+  release_faulted(0);
   while (*reclaimed < bytes) {
-    drain_events();
-    const BlockId id = policy_->victim(*this, bytes - *reclaimed);
-    if (id == no_block) {
+    Block* block = next_victim(bytes - *reclaimed, Cause::other);
+    if (block == nullptr) {
       break;
     }
-    Block* block = block_at(id);
     const Status status = page_out(&lock, block, false);
     if (!status.ok()) {
       return status;
@@ -966,21 +869,19 @@ Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
   return {};
 }
 
-Status Pager::release(std::uint64_t bytes) {
+Status Pager::reclaim_for_others(std::uint64_t bytes) {
   Lock lock(lock_);
   while (trim_cache(UINT64_MAX)) {
   }
-  std::uint64_t released = backend_->trim(UINT64_MAX);
+  std::uint64_t reclaimed = backend_->trim(UINT64_MAX);
   Status status;
-  while (status.ok() && !unlimited_ && released < bytes) {
-    observers_.fetch_or(to_policy, std::memory_order_relaxed);
-    drain_events();
-    const BlockId id = policy_->victim(*this, bytes - released);
-    if (id == no_block) {
+  while (status.ok() && !unlimited_ && reclaimed < bytes) {
+    Block* victim = next_victim(bytes - reclaimed, Cause::shortage);
+    if (victim == nullptr) {
       break;
     }
-    status = page_out(&lock, block_at(id), false);
-    released += backend_->trim(UINT64_MAX);
+    status = page_out(&lock, victim, false);
+    reclaimed += backend_->trim(UINT64_MAX);
   }
   return status;
 }
@@ -990,7 +891,7 @@ Status Pager::restore_all() {
   unlimited_ = true;
   over_limit_.store(false, std::memory_order_relaxed);
   for (BlockId id = 0; id < end(); ++id) {
-    Block* block = block_at(id);
+    Block* block = blocks_.at(id);
     moved_.wait(&lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
     const std::uint64_t found = block->word.load(std::memory_order_acquire);
     Status status;
@@ -1032,23 +933,9 @@ Status Pager::refused(const char* what, std::uint64_t bytes) const {
 }
 
 Status Pager::out_of_memory(std::uint64_t bytes) const {
-  std::uint64_t pinned = 0;
-  std::uint64_t protected_or_unseen = 0;
-  for (BlockId id = 0; id < end(); ++id) {
-    const Block& block = *block_at(id);
-    const std::uint64_t found = block.word.load(std::memory_order_acquire);
-    if (word::state(found) == State::resident) {
-      (word::pins(found) > 0 ? pinned : protected_or_unseen) += block.bytes;
-    }
-  }
-  const std::uint64_t resident = resident_bytes_.load(std::memory_order_relaxed);
-  return Status(
-      LMS_OUT_OF_MEMORY,
-      "out of memory under the limit: " + std::to_string(bytes) + " bytes requested, limit " + std::to_string(limit()) +
-          ", resident " + std::to_string(resident) + " (pinned by operations or views " + std::to_string(pinned) +
-          ", protected by a running operation or not yet seen as a tensor " + std::to_string(protected_or_unseen) +
-          "), away " + std::to_string(allocated_bytes_.load(std::memory_order_relaxed) - resident) +
-          " bytes; raise the limit, or make the largest operation smaller");
+  return Status(LMS_OUT_OF_MEMORY,
+                report::out_of_memory(blocks_, bytes, limit(), resident_bytes_.load(std::memory_order_relaxed),
+                                      allocated_bytes_.load(std::memory_order_relaxed)));
 }
 
 // ------------------------------------------------------------------------------------------------ faults
@@ -1076,7 +963,7 @@ bool Pager::serve_fault(const void* address) {
         const PagerStall stall(&counts_.stall_ns);
         ++counts_.faults;
         clock_.fetch_add(1, std::memory_order_relaxed);
-        hold_faulted(block);
+        faulted_.hold(block, clock_.load(std::memory_order_relaxed));
         status = page_in(&lock, block, false, Reach::unlimited, host_stream);
         break;
       } else if ((found & word::clean) != 0) {
@@ -1104,41 +991,8 @@ bool Pager::serve_fault(const void* address) {
   }
 }
 
-void Pager::hold_faulted(Block* block) {
-  while (faulted_.size() >= pager_most_faulted) {
-    drop_pin(faulted_.front().pin);
-    faulted_.pop_front();
-  }
-  const std::uint64_t found = block->word.fetch_add(word::pin, std::memory_order_acq_rel);
-  faulted_.push_back(
-      Faulted{Pin{block, word::generation(found)}, &Thread::current(), clock_.load(std::memory_order_relaxed)});
-}
-
-// Lets go of what was faulted in at least `age` operations ago: an access that is not through yet faults once more.
-// False when there is none.
-bool Pager::drop_faulted(std::uint64_t age) {
-  const std::uint64_t now = clock_.load(std::memory_order_relaxed);
-  bool some = false;
-  while (!faulted_.empty() && now - faulted_.front().when >= age) {
-    drop_pin(faulted_.front().pin);
-    faulted_.pop_front();
-    some = true;
-  }
-  return some;
-}
-
-// Lets go of the oldest that its thread has moved on from. False when there is none.
-bool Pager::drop_idle_faulted() {
-  for (auto entry = faulted_.begin(); entry != faulted_.end(); ++entry) {
-    const auto newer =
-        std::count_if(entry + 1, faulted_.end(), [&](const Faulted& other) { return other.thread == entry->thread; });
-    if (newer >= pager_faulted_in_use) {
-      drop_pin(entry->pin);
-      faulted_.erase(entry);
-      return true;
-    }
-  }
-  return false;
+bool Pager::release_faulted(std::uint64_t age) {
+  return faulted_.release_older(age, clock_.load(std::memory_order_relaxed));
 }
 
 // ------------------------------------------------------------------------------------------------ looking ahead
@@ -1197,12 +1051,12 @@ void Pager::work() {
     drain_events();
     const BlockId wanted = unlimited_ ? no_block : policy_->prefetch(*this);
     if (wanted != no_block && state(wanted).away &&
-        page_in(&lock, block_at(wanted), false, Reach::cached, no_stream).ok()) {
+        page_in(&lock, blocks_.at(wanted), false, Reach::cached, no_stream).ok()) {
       continue;
     }
     const BlockId unwanted = unlimited_ ? no_block : policy_->early_victim(*this);
     if (unwanted != no_block && state(unwanted).evictable) {
-      Block* block = block_at(unwanted);
+      Block* block = blocks_.at(unwanted);
       if (page_out(&lock, block, false).ok()) {
         if (block->state() == State::away) {
           counts_.early_out_bytes += block->bytes;
@@ -1235,39 +1089,14 @@ Statistics Pager::statistics() {
   result.cached_allocations = cache_.takes();
   result.foreseen_uses = policy_->foreseen();
   result.departures = policy_->departures();
-  result.store_bytes = store_bytes();
-  for (BlockId id = 0; id < end(); ++id) {
-    const Block& block = *block_at(id);
-    const std::uint64_t found = block.word.load(std::memory_order_acquire);
-    result.away_blocks += word::state(found) == State::away ? 1 : 0;
-    if (word::state(found) != State::resident) {
-      continue;
-    }
-    if (word::pins(found) > 0) {
-      result.pinned_bytes += block.bytes;
-    } else if (Thread::is_protected(block)) {
-      result.protected_bytes += block.bytes;
-    } else if (can_leave(block, false)) {
-      result.inactive_bytes += block.bytes;
-      ++result.inactive_blocks;
-    }
-    if ((found & word::clean) != 0) {
-      result.clean_bytes += block.bytes;
-    }
-  }
+  result.store_bytes = copies_.bytes();
+  report::count_states(blocks_, &result);
   return result;
 }
 
-std::vector<Pager::ResidentRange> Pager::resident_ranges() {
+std::vector<ResidentRange> Pager::resident_ranges() {
   const Lock lock(lock_);
-  std::vector<ResidentRange> ranges;
-  for (BlockId id = 0; id < end(); ++id) {
-    const Block& block = *block_at(id);
-    if (block.state() == State::resident) {
-      ranges.push_back(ResidentRange{block.address, block.bytes});
-    }
-  }
-  return ranges;
+  return report::resident_ranges(blocks_);
 }
 
 void Pager::reset_peaks() {
@@ -1276,7 +1105,7 @@ void Pager::reset_peaks() {
   resident_bytes_peak_.store(resident_bytes_.load());
   counts_.device_bytes_peak = device_bytes_;
   counts_.away_bytes_peak = away_bytes_;
-  counts_.store_bytes_peak = store_bytes();
+  counts_.store_bytes_peak = copies_.bytes();
   counts_.over_limit_bytes_peak = 0;
 }
 
@@ -1293,7 +1122,7 @@ Status Pager::start_trace(const std::string& path) {
   traces_.push_back(std::make_unique<Trace>(file));
   Trace* trace = traces_.back().get();
   for (BlockId id = 0; id < end(); ++id) {
-    const Block& block = *block_at(id);
+    const Block& block = *blocks_.at(id);
     if (block.state() != State::unused) {
       trace->use(Event{id, Use::allocate, block.bytes}, Thread::current().index());
     }
@@ -1331,10 +1160,7 @@ void Pager::before_fork() {
 
 void Pager::after_fork(bool child) {
   Trace* trace = trace_.load(std::memory_order_relaxed);
-  store_->freeze();
-  for (const auto& store : retired_) {
-    store->freeze();
-  }
+  copies_.freeze();
   if (child) {
     // The threads that waited on these, and the worker, are not in the child; nor may it write the parent's trace.
     moved_.forget_waiters();

@@ -18,13 +18,18 @@
 #include "arena.h"
 #include "backend.h"
 #include "block.h"
+#include "block_table.h"
 #include "cache.h"
 #include "condition.h"
 #include "event_log.h"
+#include "faulted_pins.h"
+#include "host_copies.h"
+#include "pin.h"
 #include "policy.h"
+#include "registry.h"
+#include "report.h"
 #include "statistics.h"
 #include "status.h"
-#include "store.h"
 #include "thread.h"
 #include "trace.h"
 
@@ -38,14 +43,8 @@ struct Settings {
   std::uint64_t address_space = 0;      // bytes to reserve; 0: as much as there is
 };
 
-// A pin on one generation of a block; empty when block is null.
-struct Pin {
-  Block* block = nullptr;
-  std::uint64_t generation = 0;
-};
-
 // The glue of another library may use it, so its symbols are exported.
-class LMS_API Pager final : private BlockSource {
+class LMS_API Pager final : private BlockSource, private Registered {
  public:
   // A pager on the host backend, or on any, never destroyed: blocks and threads may outlive everything else. Null on
   // failure.
@@ -66,10 +65,10 @@ class LMS_API Pager final : private BlockSource {
 
   Backend& backend() { return *backend_; }
 
-  // Asks whoever else holds memory of the device (the framework's own cache) to give some back when the device has none
-  // left; true when he did. Called with the pager's lock held: it must not call the pager.
-  using Relief = bool (*)(void* context);
-  void set_relief(Relief relief, void* context);
+  // Trims what else holds memory of the device (the framework's own cache) when the device has none left; true when
+  // that gave some back. Called with the pager's lock held: it must not call the pager.
+  using TrimOthers = bool (*)(void* context);
+  void set_trim_others(TrimOthers trim, void* context);
 
   // `user` is the stream of the backend whose work uses the block first.
   Status allocate(std::uint64_t bytes, void** out, StreamId user = host_stream);
@@ -103,9 +102,9 @@ class LMS_API Pager final : private BlockSource {
       return;
     }
     add_use(pin.block, user);
-    drop_pin(pin);
+    pin.release();
     if (over_limit_.load(std::memory_order_relaxed) && !Thread::current().in_scope()) {
-      return_to_limit();
+      reclaim_to_limit_slow();
     }
   }
 
@@ -127,16 +126,11 @@ class LMS_API Pager final : private BlockSource {
   void scope_ended(bool outermost, StreamId user);
 
   // Gives at least `bytes` of memory back to the device, if there is as much that can leave, for others to take.
-  Status release(std::uint64_t bytes);
+  Status reclaim_for_others(std::uint64_t bytes);
 
   Status reclaim(std::uint64_t bytes, std::uint64_t* reclaimed);
   Status restore_all();
 
-  // The live blocks that have device pages.
-  struct ResidentRange {
-    char* address;
-    std::uint64_t bytes;
-  };
   std::vector<ResidentRange> resident_ranges();
   Statistics statistics();
   void reset_peaks();
@@ -144,73 +138,61 @@ class LMS_API Pager final : private BlockSource {
   Status start_trace(const std::string& path);
   Status stop_trace();
 
-  // Called from the fault handler: true when the access at `address` may be tried again.
-  bool serve_fault(const void* address);
-
-  void before_fork();
-  void after_fork(bool child);
-
  private:
   using Lock = std::unique_lock<std::mutex>;
 
-  // Which blocks may leave to make room.
+  // Which blocks may leave for a request.
   enum class Reach : std::uint8_t {
     cached,     // only cached pages: for what is ahead of need
     unlimited,  // any block that can leave, then past the limit: for a fault, which must be served
     demand      // any block that can leave, then past the limit, unless strict
   };
 
+  // Why a block is to leave. Logging uses costs every pin a little, so it begins with the first shortage.
+  enum class Cause : std::uint8_t {
+    shortage,  // of memory: from now on the policy hears of every use, so that it can plan
+    other      // the program asks for it, or mappings are short; memory is not, so no plan has to bring anything back
+  };
+
   Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena);
 
+  bool serve_fault(const void* address) override;
+  void before_fork() override;
+  void after_fork(bool child) override;
+
   // The policy's view; the lock is held.
-  BlockId end() const override { return static_cast<BlockId>(block_count_); }
-  BlockState state(BlockId id) const override;
+  BlockId end() const override { return blocks_.end(); }
+  BlockState state(BlockId id) const override { return blocks_.state(id); }
   std::uint64_t occupied() const override { return resident_bytes_.load(std::memory_order_relaxed); }
 
   Status apply(const Settings& settings);
   Status allocate_slow(std::uint64_t bytes, StreamId user, Block** out);
   Status pin_slow(Block* block, bool write, Pin* out, StreamId user);
   void free_slow(Block* block);
-  // Here, since an exported function that is not inline is called through the linkage table.
-  static void drop_pin(const Pin& pin) {
-    std::uint64_t found = pin.block->word.load(std::memory_order_relaxed);
-    while (word::generation(found) == pin.generation && word::pins(found) > 0 &&
-           !pin.block->word.compare_exchange_weak(found, found - word::pin, std::memory_order_acq_rel)) {
-    }
-  }
-  void return_to_limit();
+  void reclaim_to_limit_slow();
 
-  // Everything below needs the lock; functions that take it may let it go while they copy.
-  Status make_room(Lock* lock, std::uint64_t bytes, Reach reach);
-  Status shrink(Lock* lock);
+  // Everything below needs the lock; functions that take it may let it go while they copy. docs/internals.md says what
+  // reclaim, trim, page out, write back, drop and release mean.
+  Status reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach);
+  Status reclaim_to_limit(Lock* lock);
+  bool reclaim_after_refusal(Lock* lock);
+  bool trim_cache(std::uint64_t bytes);
+  Block* next_victim(std::uint64_t bytes, Cause cause);
   Status page_out(Lock* lock, Block* block, bool even_protected);
-  Status save_and_unmap(Lock* lock, Block* block, bool clean);
-  Status evict(Lock* lock, Block* block, bool clean);
-  std::uint64_t store_bytes() const;
-  bool take_slot(Block* block);
+  Status page_out_by_host(Lock* lock, Block* block, bool clean);
+  Status page_out_by_device(Lock* lock, Block* block, bool clean);
+  void page_out_some(Lock* lock);
+  bool allocate_slot(Block* block);
   void count_away(const Block& block);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user);
-  bool relieve(Lock* lock);
   Status order(Block* block, StreamId user);
   Status make_writable(Block* block);
-  void release_slot(Block* block);
-  void release_drained();
-  void forget_ranges();
-  void page_out_some(Lock* lock);
-  Block* oldest_protected() const;
-  bool can_leave(const Block& block, bool even_protected) const;
-  bool trim_cache(std::uint64_t bytes);
+  void release_ranges();
   Status refused(const char* what, std::uint64_t bytes) const;
   Status device_failed(const char* what) const;
   Status check_limit(std::uint64_t limit) const;
   Status out_of_memory(std::uint64_t bytes) const;
-  Block* new_block();
-  void recycle(Block* block);
-  Block* block_at(BlockId id) const { return &chunks_[id / chunk_blocks][id % chunk_blocks]; }
-  static void set_state(Block* block, State from, State to);
-  void hold_faulted(Block* block);
-  bool drop_faulted(std::uint64_t age);
-  bool drop_idle_faulted();
+  bool release_faulted(std::uint64_t age);
   void drain_events();
   void look_ahead();
   void work();
@@ -252,7 +234,6 @@ class LMS_API Pager final : private BlockSource {
   }
   void note_slow(Block* block, Use use);
 
-  static constexpr std::size_t chunk_blocks = 1024;
   static constexpr std::size_t drain_at = 16;  // events that wait before somebody hands them to the policy
 
   const std::unique_ptr<Backend> backend_;
@@ -287,29 +268,14 @@ class LMS_API Pager final : private BlockSource {
   std::uint32_t copying_ = 0;         // those whose copy is under way, and will end without anybody's help
   std::uint64_t device_bytes_ = 0;    // blocks with pages, cached ones included
   std::uint64_t away_bytes_ = 0;      // blocks without
-  std::string store_directory_;
-  std::unique_ptr<Store> store_;                // where writebacks go
-  std::vector<std::unique_ptr<Store>> retired_;  // earlier ones that still hold contents
-  struct Draining {
-    Slot slot;
-    std::uint64_t bytes;
-    Uses copy;
-  };
-  std::deque<Draining> draining_;   // slots that nobody needs, once the copies that use them are over
-  std::deque<Block*> unsettled_;    // freed ranges whose addresses may not be mapped again yet
-  Relief relief_ = nullptr;
-  void* relief_context_ = nullptr;
+  BlockTable blocks_;
+  HostCopies copies_;
+  FaultedPins faulted_;
+  std::deque<Block*> unsettled_;  // freed ranges whose addresses may not be mapped again yet
+  TrimOthers trim_others_ = nullptr;
+  void* trim_others_context_ = nullptr;
   std::unique_ptr<Policy> policy_;
   std::vector<Event> drained_;
-  std::vector<Block*> chunks_;  // each of chunk_blocks, at stable addresses
-  std::size_t block_count_ = 0;
-  std::vector<Block*> free_blocks_;
-  struct Faulted {
-    Pin pin;
-    const Thread* thread;
-    std::uint64_t when;  // clock_
-  };
-  std::deque<Faulted> faulted_;  // recently faulted in, kept for a while so that the access can be completed
   std::vector<std::unique_ptr<Trace>> traces_;
   std::uint64_t freed_uncached_ = 0;  // blocks that were freed without going to the cache
   Statistics counts_;            // the members that count; states are computed when asked for

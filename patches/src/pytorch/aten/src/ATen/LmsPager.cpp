@@ -1,5 +1,6 @@
 // The pager in one translation unit: this folder is globbed by the build, ATen/lms is not.
 #include <ATen/lms/arena.cc>
+#include <ATen/lms/block_table.cc>
 #include <ATen/lms/cache.cc>
 #include <ATen/lms/cuda_away.cc>
 #include <ATen/lms/cuda_backend.cc>
@@ -9,13 +10,18 @@
 #include <ATen/lms/cuda_ipc.cc>
 #include <ATen/lms/cuda_streams.cc>
 #include <ATen/lms/fault.cc>
+#include <ATen/lms/faulted_pins.cc>
+#include <ATen/lms/fork.cc>
 #include <ATen/lms/host_backend.cc>
+#include <ATen/lms/host_copies.cc>
 #include <ATen/lms/iteration_policy.cc>
 #include <ATen/lms/lms.cc>
 #include <ATen/lms/lru_policy.cc>
 #include <ATen/lms/pager.cc>
 #include <ATen/lms/pinned_store.cc>
 #include <ATen/lms/policy.cc>
+#include <ATen/lms/registry.cc>
+#include <ATen/lms/report.cc>
 #include <ATen/lms/store.cc>
 #include <ATen/lms/thread.cc>
 #include <ATen/lms/trace.cc>

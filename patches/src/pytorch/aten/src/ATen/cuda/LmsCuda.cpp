@@ -340,7 +340,7 @@ lms_status add_device(CudaDevice* device, int index, const lms_options* options)
   known.index = index;
   known.current_stream = &current_stream;
   device->set_pager(known.pager);
-  known.pager->set_relief(&empty_stock_cache, device);
+  known.pager->set_trim_others(&empty_stock_cache, device);
   if (!lms_torch::add_device(known)) {
     return lms_fail(LMS_UNSUPPORTED, "too many devices use LMS");
   }

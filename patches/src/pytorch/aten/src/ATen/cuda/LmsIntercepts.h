@@ -42,7 +42,7 @@ auto with_memory(uint64_t bytes, Request request) -> decltype(request()) {
       }
       CudaDevice* device = device_at(c10::cuda::current_device());
       lms::Pager* pager = device != nullptr ? device->pager() : nullptr;
-      if (pager == nullptr || bytes > pager->backend().capacity() || !pager->release(wanted).ok()) {
+      if (pager == nullptr || bytes > pager->backend().capacity() || !pager->reclaim_for_others(wanted).ok()) {
         throw;
       }
     }
@@ -93,7 +93,7 @@ void set_requested_size(Info* /*info*/, size_t /*bytes*/, long /*otherwise*/) {}
 // Appends the pager's blocks that occupy device memory to a snapshot, each as a segment that one tensor fills.
 template <typename Segment>
 void add_segments(std::vector<Segment>* segments, int device, lms::Pager* pager) {
-  for (const lms::Pager::ResidentRange& range : pager->resident_ranges()) {
+  for (const lms::ResidentRange& range : pager->resident_ranges()) {
     segments->emplace_back();
     Segment& segment = segments->back();
     segment.device = static_cast<decltype(segment.device)>(device);
@@ -223,7 +223,7 @@ class Intercepts {
     for (CudaDevice& device : devices()) {
       if (lms::Pager* pager = device.pager()) {
         pager->backend().trim(UINT64_MAX);
-        static_cast<void>(pager->release(pager->statistics().cached_bytes));  // gives what it can
+        static_cast<void>(pager->reclaim_for_others(pager->statistics().cached_bytes));  // gives what it can
       }
     }
   }

@@ -66,11 +66,11 @@ class AllocatorBase : public Allocator {
     }
     void* address = allocate_now(alignment, bytes, attributes);
     // An allocator that grows asks the device for more than a request takes.
-    for (const std::uint64_t relief : {std::max<std::uint64_t>(bytes, least_relief), UINT64_MAX}) {
+    for (const std::uint64_t wanted : {std::max<std::uint64_t>(bytes, least_reclaim), UINT64_MAX}) {
       if (address != nullptr || bytes == 0) {
         return address;
       }
-      const lms::Status status = pager->release(relief);
+      const lms::Status status = pager->reclaim_for_others(wanted);
       if (!status.ok()) {
         LOG(ERROR) << "LMS: " << status.message;
       }
@@ -113,7 +113,7 @@ class AllocatorBase : public Allocator {
 
  private:
   static constexpr size_t largest_alignment = 4096;  // of a page, at least
-  static constexpr std::uint64_t least_relief = std::uint64_t{20} << 20;
+  static constexpr std::uint64_t least_reclaim = std::uint64_t{20} << 20;
 
   void* allocate_now(size_t alignment, size_t bytes, const AllocationAttributes& attributes) {
     AllocationAttributes once;

@@ -1,0 +1,60 @@
+#include "report.h"
+
+#include "thread.h"
+
+namespace lms {
+namespace report {
+
+void count_states(const BlockTable& blocks, Statistics* result) {
+  for (BlockId id = 0; id < blocks.end(); ++id) {
+    const Block& block = *blocks.at(id);
+    const std::uint64_t found = block.word.load(std::memory_order_acquire);
+    result->away_blocks += word::state(found) == State::away ? 1 : 0;
+    if (word::state(found) != State::resident) {
+      continue;
+    }
+    if (word::pins(found) > 0) {
+      result->pinned_bytes += block.bytes;
+    } else if (Thread::is_protected(block)) {
+      result->protected_bytes += block.bytes;
+    } else if (BlockTable::can_leave(block, false)) {
+      result->inactive_bytes += block.bytes;
+      ++result->inactive_blocks;
+    }
+    if ((found & word::clean) != 0) {
+      result->clean_bytes += block.bytes;
+    }
+  }
+}
+
+std::vector<ResidentRange> resident_ranges(const BlockTable& blocks) {
+  std::vector<ResidentRange> ranges;
+  for (BlockId id = 0; id < blocks.end(); ++id) {
+    const Block& block = *blocks.at(id);
+    if (block.state() == State::resident) {
+      ranges.push_back(ResidentRange{block.address, block.bytes});
+    }
+  }
+  return ranges;
+}
+
+std::string out_of_memory(const BlockTable& blocks, std::uint64_t bytes, std::uint64_t limit, std::uint64_t resident,
+                          std::uint64_t allocated) {
+  std::uint64_t pinned = 0;
+  std::uint64_t protected_or_unseen = 0;
+  for (BlockId id = 0; id < blocks.end(); ++id) {
+    const Block& block = *blocks.at(id);
+    const std::uint64_t found = block.word.load(std::memory_order_acquire);
+    if (word::state(found) == State::resident) {
+      (word::pins(found) > 0 ? pinned : protected_or_unseen) += block.bytes;
+    }
+  }
+  return "out of memory under the limit: " + std::to_string(bytes) + " bytes requested, limit " +
+         std::to_string(limit) + ", resident " + std::to_string(resident) + " (pinned by operations or views " +
+         std::to_string(pinned) + ", protected by a running operation or not yet seen as a tensor " +
+         std::to_string(protected_or_unseen) + "), away " + std::to_string(allocated - resident) +
+         " bytes; raise the limit, or make the largest operation smaller";
+}
+
+}  // namespace report
+}  // namespace lms
