@@ -454,6 +454,27 @@ CASE(restore_all_under_pressure) {
   check_all(blocks);
 }
 
+// A program that asks for its memory back is not short of it: nothing is logged for the policy, which then has nothing
+// to learn from and brings nothing back on its own.
+CASE(reclaim_is_no_shortage) {
+  lms_pager* pager = create(options(16 * block_bytes, "iteration"));
+  const std::vector<char*> blocks = many(pager, 8);
+  const auto iterate = [&] {
+    for (int iteration = 0; iteration < 40; ++iteration) {
+      for (char* block : blocks) {
+        touch(pager, block);
+      }
+    }
+  };
+  CHECK_EQ(reclaim(pager), 8 * block_bytes);
+  iterate();
+  CHECK_EQ(statistic(pager, "policy.foreseen"), 0);
+  CHECK_EQ(statistic(pager, "prefetch.blocks"), 0);
+  CHECK_EQ(lms_set_limit(pager, 4 * block_bytes), LMS_OK);
+  iterate();
+  CHECK(statistic(pager, "policy.foreseen") > 0);
+}
+
 // ---------------------------------------------------------------------------------------------- system limits
 
 CASE_WITHOUT_SANITIZER(little_address_space) {
@@ -585,6 +606,15 @@ CASE(wrong_options) {
   CHECK_EQ(statistic(pager, "resident_bytes.current"), block_bytes);
   CHECK_EQ(lms_configure(pager, nullptr), LMS_INVALID_ARGUMENT);
   CHECK(holds(block, block_bytes, 1));
+}
+
+CASE(policies_have_names) {
+  std::size_t count = 0;
+  for (; lms_policy_name(count) != nullptr; ++count) {
+    create(options(mib, lms_policy_name(count)));
+    create_fails(options(mib, "mru"), LMS_INVALID_ARGUMENT, lms_policy_name(count));
+  }
+  CHECK(count > 1);
 }
 
 CASE(last_error_is_the_threads_own) {

@@ -14,6 +14,7 @@
 #include <string>
 #include <vector>
 
+#include "policies.h"
 #include "policy.h"
 
 namespace {

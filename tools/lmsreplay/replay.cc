@@ -7,11 +7,13 @@
 // asked for a victim before it hears of the use that needs the room. Every block counts as seen once it is no longer
 // protected (a trace does not say which blocks never become a tensor's storage).
 #include <algorithm>
+#include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <memory>
 #include <vector>
 
+#include "policies.h"
 #include "policy.h"
 
 namespace {
@@ -76,7 +78,6 @@ struct Thread {
 class OfflinePolicy : public lms::Policy {
  public:
   OfflinePolicy(const Input& input, const std::vector<Block>& blocks) : input_(input), blocks_(blocks) {}
-  const char* name() const override { return "offline"; }
   void note(const lms::Event&) override {}
   BlockId victim(const lms::BlockSource& source, std::uint64_t) override {
     BlockId best = no_block;
@@ -447,6 +448,8 @@ class Replay : public lms::BlockSource {
 };
 
 }  // namespace
+
+extern "C" const char* lmsreplay_policy_name(std::size_t index) { return lms::policy_name(index); }
 
 extern "C" void lmsreplay_run(const Input* input, const char* policy, Output* output) {
   Replay(*input, policy, output).run();

@@ -12,8 +12,13 @@ from lmsreplay.trace import ALLOCATE, Trace
 
 MIB = 1 << 20
 
-#: What is replayed, and under which name: two policies of the pager, Belady's rule, the best schedule of the search.
-POLICIES = {"lru": "lru", "iteration": "iteration", "Belady": "offline", "best": "offline"}
+#: What is replayed besides the pager's policies: Belady's rule, the best schedule of the search.
+_OFFLINE = {"Belady": "offline", "best": "offline"}
+
+
+def policies() -> dict[str, str]:
+    """What is replayed, by the name in reports: the policy of the simulator."""
+    return {**{name: name for name in simulator.policies()}, **_OFFLINE}
 
 
 @dataclass(frozen=True)
@@ -102,7 +107,7 @@ def replays(at: Setting) -> dict[str, Result]:
     evict = offline.evictions(at.trace, at.gaps, evicted)
     return {
         name: simulator.replay(at.trace, policy, at.limit, evict=evict if name == "best" else None)
-        for name, policy in POLICIES.items()
+        for name, policy in policies().items()
     }
 
 
@@ -175,8 +180,8 @@ def stall_report(at: Setting, link: float, speedup: float) -> StallReport:
 def bytes_table(reports: list[BytesReport]) -> str:
     """A Markdown table; MiB per iteration, in + out, and the sum as a multiple of the best schedule's."""
     lines = [
-        "| model | memory | limit | " + " | ".join(POLICIES) + " | lower bound | iteration ÷ best |",
-        "| --- | --- | ---: |" + " ---: |" * (len(POLICIES) + 2),
+        "| model | memory | limit | " + " | ".join(policies()) + " | lower bound | iteration ÷ best |",
+        "| --- | --- | ---: |" + " ---: |" * (len(policies()) + 2),
     ]
     for report in reports:
         cells = [f"{m.mean_in / MIB:.1f} + {m.mean_out / MIB:.1f}" for m in report.moved.values()]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import itertools
 import os
 import shutil
 import subprocess
@@ -19,7 +20,7 @@ from platformdirs import user_cache_path
 from lmsbuild.paths import pager_folder
 from lmsreplay.trace import FREE, READ, WRITE, Trace
 
-_POLICY_SOURCES = ("policy.cc", "lru_policy.cc", "iteration_policy.cc")
+_POLICY_SOURCES = "*polic*.cc"
 _FLAGS = ("-std=c++14", "-O2", "-shared", "-fPIC")
 
 
@@ -79,7 +80,7 @@ class Result:
 def _library() -> ctypes.CDLL:
     folder = pager_folder()
     here = Path(__file__).resolve().parent
-    sources = [here / "replay.cc", *(folder / name for name in _POLICY_SOURCES)]
+    sources = [here / "replay.cc", *sorted(folder.glob(_POLICY_SOURCES))]
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         raise CompileError("no C++ compiler: install g++ or set CXX")
@@ -100,7 +101,16 @@ def _library() -> ctypes.CDLL:
     loaded = ctypes.CDLL(str(library))
     loaded.lmsreplay_run.argtypes = (ctypes.POINTER(_Input), ctypes.c_char_p, ctypes.POINTER(_Output))
     loaded.lmsreplay_run.restype = None
+    loaded.lmsreplay_policy_name.argtypes = (ctypes.c_size_t,)
+    loaded.lmsreplay_policy_name.restype = ctypes.c_char_p
     return loaded
+
+
+@cache
+def policies() -> tuple[str, ...]:
+    """The names of the pager's policies."""
+    found = map(_library().lmsreplay_policy_name, itertools.count())
+    return tuple(name.decode() for name in itertools.takewhile(lambda name: name is not None, found))
 
 
 def next_use(trace: Trace) -> NDArray[np.int64]:
@@ -132,7 +142,7 @@ def replay(
 ) -> Result:
     """Plays the trace.
 
-    :param policy: ``lru``, ``iteration``, or ``offline`` (Belady's rule; with ``evict`` that schedule).
+    :param policy: one of :func:`policies`, or ``offline`` (Belady's rule; with ``evict`` that schedule).
     :param limit: bytes.
     :param evict: by event, whether the schedule evicts its block in the gap after it.
     :param compute: by event, seconds of computation after it; needed with ``bandwidth``.

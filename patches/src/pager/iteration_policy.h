@@ -28,7 +28,6 @@ namespace lms {
 
 class IterationPolicy : public Policy {
  public:
-  const char* name() const override { return "iteration"; }
   void note(const Event& event) override;
   BlockId victim(const BlockSource& blocks, std::uint64_t bytes) override;
   BlockId early_victim(const BlockSource& blocks) override;

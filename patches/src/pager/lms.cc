@@ -9,6 +9,7 @@
 
 #include "cuda_backend.h"
 #include "pager.h"
+#include "policies.h"
 #include "thread_text.h"
 
 namespace {
@@ -160,6 +161,8 @@ lms_status lms_reclaim(lms_pager* pager, uint64_t bytes, uint64_t* reclaimed) {
 lms_status lms_restore_all(lms_pager* pager) {
   return lms_guarded([&] { return lms_unwrap(pager)->restore_all(); });
 }
+
+const char* lms_policy_name(size_t index) { return lms::policy_name(index); }
 
 const char* lms_statistic_name(size_t index) {
   return index < lms_statistic_names.size() ? lms_statistic_names[index] : nullptr;

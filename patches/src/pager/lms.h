@@ -31,7 +31,7 @@ typedef struct lms_options {
   size_t struct_size;      // sizeof(lms_options): lets the struct grow
   uint64_t limit;          // bytes that resident blocks and cached free pages may occupy; >= 0
   const char* store;       // directory for the host store's file, or NULL to keep it in host memory
-  const char* policy;      // "lru" or "iteration"; NULL means "iteration"
+  const char* policy;      // a name that lms_policy_name gives; NULL means "iteration"
   int strict;              // nonzero: exceeding the limit is LMS_OUT_OF_MEMORY instead of being counted
   uint64_t address_space;  // bytes of address space to reserve, up to 1 TiB; 0 means as much as the system grants
 } lms_options;
@@ -87,9 +87,12 @@ LMS_API lms_status lms_reclaim(lms_pager* pager, uint64_t bytes, uint64_t* recla
 // Brings every block back and keeps it: the limit no longer applies until lms_configure or lms_set_limit.
 LMS_API lms_status lms_restore_all(lms_pager* pager);
 
-// Statistics by index: the name of counter `index` (stable, e.g. "resident_bytes.current") or NULL past the last one;
-// lms_statistics fills up to `count` values in the same order and returns how many there are. See statistics.h for
-// the meaning of each.
+// Policies by index: the name of each, or NULL past the last one.
+LMS_API const char* lms_policy_name(size_t index);
+
+// Statistics by index: the name of counter `index` (e.g. "resident_bytes.current") or NULL past the last one;
+// lms_statistics fills up to `count` values in the same order and returns how many there are. Names are stable, indices
+// are not: another version of the library may have more. See statistics.h for the meaning of each.
 LMS_API const char* lms_statistic_name(size_t index);
 LMS_API size_t lms_statistics(lms_pager* pager, uint64_t* values, size_t count);
 LMS_API void lms_reset_peaks(lms_pager* pager);

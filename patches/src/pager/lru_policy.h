@@ -15,7 +15,6 @@ namespace lms {
 
 class LruPolicy : public Policy {
  public:
-  const char* name() const override { return "lru"; }
   void note(const Event& event) override;
   BlockId victim(const BlockSource& blocks, std::uint64_t bytes) override;
 

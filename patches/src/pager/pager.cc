@@ -118,7 +118,7 @@ Status Pager::apply(const Settings& settings) {
   }
   std::unique_ptr<Policy> policy = make_policy(settings.policy);
   if (policy == nullptr) {
-    return Status(LMS_INVALID_ARGUMENT, "policy '" + settings.policy + "' is unknown; use 'lru' or 'iteration'");
+    return Status(LMS_INVALID_ARGUMENT, "policy '" + settings.policy + "' is unknown; use " + policy_names());
   }
   std::unique_ptr<Store> store;
   if (!copies_.go_to(settings.store)) {

@@ -25,6 +25,7 @@
 #include "faulted_pins.h"
 #include "host_copies.h"
 #include "pin.h"
+#include "policies.h"
 #include "policy.h"
 #include "registry.h"
 #include "report.h"
@@ -38,7 +39,7 @@ namespace lms {
 struct Settings {
   std::uint64_t limit = 0;              // bytes
   std::string store;                    // a directory; empty for host memory
-  std::string policy = "iteration";     // a name that make_policy knows
+  std::string policy = default_policy;
   bool strict = false;                  // passing the limit is an error
   std::uint64_t address_space = 0;      // bytes to reserve; 0: as much as there is
 };
@@ -151,7 +152,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // Why a block is to leave. Logging uses costs every pin a little, so it begins with the first shortage.
   enum class Cause : std::uint8_t {
     shortage,  // of memory: from now on the policy hears of every use, so that it can plan
-    other      // the program asks for it, or mappings are short; memory is not, so no plan has to bring anything back
+    other  // the program asks for it, or mappings are short; memory is not, so no plan has to bring anything back
   };
 
   Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena);
@@ -259,15 +260,15 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // Guarded by lock_.
   std::mutex lock_;
   Condition moved_;  // a block left or arrived
-  Condition work_;   // the worker has something to look at
+  Condition work_;  // the worker has something to look at
   bool worker_runs_ = false;
   bool stopping_ = false;
   bool unlimited_ = false;
   bool strict_ = false;
-  std::uint32_t in_transit_ = 0;      // blocks leaving or arriving
-  std::uint32_t copying_ = 0;         // those whose copy is under way, and will end without anybody's help
-  std::uint64_t device_bytes_ = 0;    // blocks with pages, cached ones included
-  std::uint64_t away_bytes_ = 0;      // blocks without
+  std::uint32_t in_transit_ = 0;  // blocks leaving or arriving
+  std::uint32_t copying_ = 0;  // those whose copy is under way, and will end without anybody's help
+  std::uint64_t device_bytes_ = 0;  // blocks with pages, cached ones included
+  std::uint64_t away_bytes_ = 0;  // blocks without
   BlockTable blocks_;
   HostCopies copies_;
   FaultedPins faulted_;
@@ -278,7 +279,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::vector<Event> drained_;
   std::vector<std::unique_ptr<Trace>> traces_;
   std::uint64_t freed_uncached_ = 0;  // blocks that were freed without going to the cache
-  Statistics counts_;            // the members that count; states are computed when asked for
+  Statistics counts_;  // the members that count; states are computed when asked for
 };
 
 }  // namespace lms

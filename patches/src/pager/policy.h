@@ -6,8 +6,6 @@
 #define LMS_POLICY_H
 
 #include <cstdint>
-#include <memory>
-#include <string>
 
 #include "event.h"
 
@@ -35,8 +33,6 @@ class BlockSource {
 class Policy {
  public:
   virtual ~Policy() = default;
-  virtual const char* name() const = 0;
-
   // A use, in program order. Not called while memory has never been short: the events before that are unknown.
   virtual void note(const Event& event) = 0;
 
@@ -55,9 +51,6 @@ class Policy {
   virtual std::uint64_t foreseen() const;
   virtual std::uint64_t departures() const;
 };
-
-// "lru" or "iteration"; null for any other name.
-std::unique_ptr<Policy> make_policy(const std::string& name);
 
 }  // namespace lms
 #endif  // LMS_POLICY_H

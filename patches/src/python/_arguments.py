@@ -17,8 +17,6 @@ if TYPE_CHECKING:
 
 UINT64_MAX = 2**64 - 1  # as a limit: the default; as an amount: everything
 
-_POLICIES = ("lru", "iteration")
-
 
 def check_int(name: str, value: int, unit: str = "") -> int:
     # bool is an int, but limit=True is a mistake; operator.index refuses float and takes NumPy's integers.
@@ -97,6 +95,7 @@ def _check_store(store: str | os.PathLike[str] | None) -> bytes | None:
 def _check_policy(policy: str) -> bytes:
     if not isinstance(policy, str):
         raise TypeError(f"policy: expected a str, got {type(policy).__name__}")
-    if policy not in _POLICIES:
-        raise ValueError(f"policy: expected one of {', '.join(map(repr, _POLICIES))}, got {policy!r}")
+    names = _library.policies()
+    if policy not in names:
+        raise ValueError(f"policy: expected one of {', '.join(map(repr, names))}, got {policy!r}")
     return policy.encode()

@@ -17,7 +17,7 @@ from . import _devices
 from ._kind import Device, Kind
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 _OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED, _DEVICE_FAILED = range(6)
 
@@ -62,6 +62,7 @@ _OF_ALL: dict[str, tuple[Any, list[Any]]] = {
     "lms_scope_begin": (None, [_HANDLE]),
     "lms_scope_end": (None, [_HANDLE]),
     "lms_reclaim": (ctypes.c_int, [_HANDLE, ctypes.c_uint64, ctypes.POINTER(ctypes.c_uint64)]),
+    "lms_policy_name": (ctypes.c_char_p, [ctypes.c_size_t]),
     "lms_statistic_name": (ctypes.c_char_p, [ctypes.c_size_t]),
     "lms_statistics": (ctypes.c_size_t, [_HANDLE, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]),
     "lms_reset_peaks": (None, [_HANDLE]),
@@ -139,11 +140,21 @@ def check(status: int) -> None:
     raise RuntimeError(message)
 
 
+def _names(name_of: Callable[[int], Any]) -> list[str]:
+    """What a C function gives for 0, 1 and so on, until it gives NULL."""
+    found = itertools.takewhile(lambda name: name is not None, map(name_of, itertools.count()))
+    return [name.decode() for name in found]
+
+
+def policies() -> list[str]:
+    """The names of the pager's policies."""
+    return _names(load().lms_policy_name)
+
+
 def statistics(device: Device) -> dict[str, int]:
     """Every statistic of the device's pager by name; all zero while it has none."""
     library = load()
-    found = map(library.lms_statistic_name, itertools.count())
-    names = [name.decode() for name in itertools.takewhile(lambda name: name is not None, found)]
+    names = _names(library.lms_statistic_name)
     values = (ctypes.c_uint64 * len(names))()
     handle = pager(device)
     if handle is not None:

@@ -111,8 +111,9 @@ def enable(
         64 KiB on ``"cpu"`` and 1 MiB on CUDA.
     :param store: an existing directory in which a file holds what is paged out, or None to hold it in host memory. On
         ``"cpu"`` that is the same memory, so a store in a directory is what makes room there.
-    :param policy: ``"iteration"`` learns one training iteration, then evicts what is needed last and prefetches what is
-        needed next; ``"lru"`` evicts what was used least recently.
+    :param policy: what is paged out first, and brought back early. ``"iteration"`` learns one training iteration, then
+        pages out what is needed last and prefetches what is needed next; an unknown name raises a ValueError that
+        lists all of them.
     :param strict: what needs more than ``limit`` raises :class:`torch.cuda.OutOfMemoryError`: on ``"cpu"`` every operation, on
         CUDA every allocation. There, bringing an operation's inputs back passes the limit, as without ``strict``: an
         operation cannot be stopped any more, and without its inputs it would fail on the device.

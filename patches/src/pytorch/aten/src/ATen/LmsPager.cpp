@@ -19,6 +19,7 @@
 #include <ATen/lms/lru_policy.cc>
 #include <ATen/lms/pager.cc>
 #include <ATen/lms/pinned_store.cc>
+#include <ATen/lms/policies.cc>
 #include <ATen/lms/policy.cc>
 #include <ATen/lms/registry.cc>
 #include <ATen/lms/report.cc>

@@ -88,8 +88,9 @@ def enable(
         64 KiB on ``"cpu"`` and 1 MiB on a GPU.
     :param store: an existing directory in which a file holds what is paged out, or None to hold it in host memory. On
         ``"cpu"`` that is the same memory, so a store in a directory is what makes room there.
-    :param policy: ``"iteration"`` learns one training iteration, then evicts what is needed last and prefetches what is
-        needed next; ``"lru"`` evicts what was used least recently.
+    :param policy: what is paged out first, and brought back early. ``"iteration"`` learns one training iteration, then
+        pages out what is needed last and prefetches what is needed next; an unknown name raises a ValueError that
+        lists all of them.
     :param strict: what needs more than ``limit`` raises :class:`tf.errors.ResourceExhaustedError`: on ``"cpu"`` every
         operation, on a GPU every allocation.
     :raises ValueError: there is no such device, or it has less memory than ``limit``.

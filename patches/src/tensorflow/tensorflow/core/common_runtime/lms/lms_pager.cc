@@ -19,6 +19,7 @@
 #include "tensorflow/core/common_runtime/lms/pager/lru_policy.cc"
 #include "tensorflow/core/common_runtime/lms/pager/pager.cc"
 #include "tensorflow/core/common_runtime/lms/pager/pinned_store.cc"
+#include "tensorflow/core/common_runtime/lms/pager/policies.cc"
 #include "tensorflow/core/common_runtime/lms/pager/policy.cc"
 #include "tensorflow/core/common_runtime/lms/pager/registry.cc"
 #include "tensorflow/core/common_runtime/lms/pager/report.cc"
