@@ -28,6 +28,7 @@ namespace lms {
   ROW(over_limit_requests, "over_limit.requests")                                                                      \
   /* live blocks whose contents are only in the host store */                                                          \
   ROW(away_bytes, "away_bytes.current")                                                                                \
+  ROW(away_bytes_peak, "away_bytes.peak")                                                                              \
   ROW(away_blocks, "away_blocks.current")                                                                              \
   /* resident blocks by what keeps them: a pin; a running operation that allocated them; nothing (they may leave) */   \
   ROW(pinned_bytes, "pinned_bytes.current")                                                                            \
@@ -36,7 +37,9 @@ namespace lms {
   ROW(inactive_blocks, "inactive_blocks.current")                                                                      \
   /* resident blocks of which the host store holds a valid copy */                                                     \
   ROW(clean_bytes, "clean_bytes.current")                                                                              \
+  /* bytes that the host store holds, those of clean blocks included */                                                \
   ROW(store_bytes, "store_bytes.current")                                                                              \
+  ROW(store_bytes_peak, "store_bytes.peak")                                                                            \
   /* copies out and in, whoever asked for them */                                                                      \
   ROW(out_bytes, "out.bytes")                                                                                          \
   ROW(out_blocks, "out.blocks")                                                                                        \
@@ -69,10 +72,7 @@ namespace lms {
   ROW(store_failures, "store_failures")                                                                                \
   /* uses that came as the policy had foreseen, and departures from what it had learned */                             \
   ROW(foreseen_uses, "policy.foreseen")                                                                                \
-  ROW(departures, "policy.departures")                                                                                 \
-  /* as away_bytes and store_bytes; here, since what is there keeps its number */                                      \
-  ROW(away_bytes_peak, "away_bytes.peak")                                                                              \
-  ROW(store_bytes_peak, "store_bytes.peak")
+  ROW(departures, "policy.departures")
 // clang-format on
 
 struct Statistics {
