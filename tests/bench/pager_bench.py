@@ -22,9 +22,7 @@ FLAGS = ["-std=c++14", "-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden",
 def run(folder: Path) -> dict[str, Any]:
     """Compiles in `folder` and returns what the program printed."""
     compiler = os.environ.get("CXX", "g++")
-    unity = folder / "pager.cc"
-    unity.write_text("".join(f'#include "{source}"\n' for source in sorted(PAGER.glob("*.cc"))))
-    subprocess.run([compiler, *FLAGS, "-shared", str(unity), "-o", str(folder / "liblms.so")], check=True)
+    subprocess.run([compiler, *FLAGS, "-shared", str(PAGER / "all.cc"), "-o", str(folder / "liblms.so")], check=True)
     program = folder / "pager_bench"
     link = [f"-L{folder}", "-llms", f"-Wl,-rpath,{folder}"]
     subprocess.run([compiler, *FLAGS, str(HERE / "pager_bench.cc"), "-o", str(program), *link], check=True)

@@ -57,8 +57,6 @@ class Builder:
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._pool = ThreadPoolExecutor(2)
-        text = "".join(f'#include "{source}"\n' for source in sorted(PAGER.glob("*.cc")))
-        (folder / "pager.cc").write_text(text)
         compilers = dict.fromkeys(machine.compiler for machine in MACHINES if shutil.which(machine.compiler))
         self._pagers = {compiler: self._pool.submit(self._pager, compiler) for compiler in compilers}
         self._programs: dict[tuple[str, str], Future[Path]] = {}
@@ -74,7 +72,7 @@ class Builder:
         self._pool.shutdown(cancel_futures=True)
 
     def _pager(self, compiler: str) -> Path:
-        return self._compile(compiler, f"pager-{compiler}.o", ["-c", self._folder / "pager.cc"])
+        return self._compile(compiler, f"pager-{compiler}.o", ["-c", PAGER / "all.cc"])
 
     def _program(self, machine: Machine, program: str) -> Path:
         # Linked statically, so that the emulator needs no libraries of the machine.

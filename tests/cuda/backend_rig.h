@@ -10,9 +10,9 @@
 #include <string>
 #include <vector>
 
+#include "backend/cuda/cuda_backend.h"
+#include "backend/cuda/cuda_chunks.h"
 #include "check.h"
-#include "cuda_backend.h"
-#include "cuda_chunks.h"
 #include "sim.h"
 
 // The driver's functions that a program calls.

@@ -6,8 +6,8 @@
 #include <cstdlib>
 #include <thread>
 
+#include "backend/cuda/cuda_ipc.h"
 #include "backend_rig.h"
-#include "cuda_ipc.h"
 
 using check::mib;
 using lms::Access;

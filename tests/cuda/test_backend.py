@@ -51,9 +51,7 @@ def program(simulator: Callable[..., Path], tmp_path_factory: pytest.TempPathFac
             flags = [*compiler, *sys.modules["simulator_build"].FLAVOURS[flavour]]
             pager = folder / f"pager-{flavour}.o"
             if not pager.exists():
-                unity = pager.with_suffix(".cc")
-                unity.write_text("".join(f'#include "{source}"\n' for source in sorted(PAGER.glob("*.cc"))))
-                subprocess.run([*flags, "-c", str(unity), "-o", str(pager)], check=True)
+                subprocess.run([*flags, "-c", str(PAGER / "all.cc"), "-o", str(pager)], check=True)
             inputs = [
                 str(HERE / f"{name}.cc"),
                 str(pager),

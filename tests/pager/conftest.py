@@ -55,15 +55,13 @@ class Builder:
         return self.futures[key]
 
     def _pager(self, flavour: str) -> Path:
-        # One file that includes all the others, as the patched framework builds it.
-        sources = sorted(PAGER.glob("*.cc"))
-        text = "".join(f'#include "{source}"\n' for source in sources)
-        return self._compile(flavour, "pager.o", text, [*sources, *sorted(PAGER.glob("*.h"))], ["-c"])
+        inputs = sorted(path for path in PAGER.rglob("*") if path.suffix in (".cc", ".h"))
+        return self._compile(flavour, "pager.o", f'#include "{PAGER / "all.cc"}"\n', inputs, ["-c"])
 
     def _program(self, flavour: str, program: str) -> Path:
         pager = self.futures[(flavour, "")].result()
         source = HERE / f"{program}.cc"
-        inputs = [source, HERE / "check.h", *sorted(PAGER.glob("*.h")), pager]
+        inputs = [source, HERE / "check.h", *sorted(PAGER.rglob("*.h")), pager]
         return self._compile(flavour, program, f'#include "{source}"\n', inputs, [str(pager)])
 
     def _compile(self, flavour: str, name: str, text: str, inputs: list[Path], arguments: list[str]) -> Path:

@@ -14,8 +14,8 @@
 #include <string>
 #include <vector>
 
-#include "policies.h"
-#include "policy.h"
+#include "policy/policies.h"
+#include "policy/policy.h"
 
 namespace {
 

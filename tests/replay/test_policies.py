@@ -12,7 +12,6 @@ import pytest
 
 from lmsbuild.paths import pager_folder
 
-_SOURCES = "*polic*.cc"
 _FLAGS = ("-std=c++14", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS")
 _SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 
@@ -23,7 +22,7 @@ def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
     assert compiler is not None, "these tests need a C++ compiler"
     program = tmp_path_factory.mktemp("stress") / "policy_stress"
     folder = pager_folder()
-    sources = [Path(__file__).with_name("policy_stress.cc"), *sorted(folder.glob(_SOURCES))]
+    sources = [Path(__file__).with_name("policy_stress.cc"), *sorted((folder / "policy").glob("*.cc"))]
     subprocess.run(
         [compiler, *_FLAGS, *_SANITIZE, f"-I{folder}", *map(str, sources), "-o", str(program)], check=True, timeout=300
     )

@@ -18,7 +18,7 @@ from lmsbuild.wheel import parse_name
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "patches"
-PAGER = sorted((PATCHES / "src/pager").glob("*.cc"))
+PAGER = sorted(set((PATCHES / "src/pager").rglob("*.cc")) - {PATCHES / "src/pager/all.cc"})
 GLUE = PATCHES / "src/pytorch/aten/src/ATen"
 
 

@@ -13,8 +13,8 @@
 #include <memory>
 #include <vector>
 
-#include "policies.h"
-#include "policy.h"
+#include "policy/policies.h"
+#include "policy/policy.h"
 
 namespace {
 

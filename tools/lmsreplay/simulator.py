@@ -20,7 +20,6 @@ from platformdirs import user_cache_path
 from lmsbuild.paths import pager_folder
 from lmsreplay.trace import FREE, READ, WRITE, Trace
 
-_POLICY_SOURCES = "*polic*.cc"
 _FLAGS = ("-std=c++14", "-O2", "-shared", "-fPIC")
 
 
@@ -80,12 +79,12 @@ class Result:
 def _library() -> ctypes.CDLL:
     folder = pager_folder()
     here = Path(__file__).resolve().parent
-    sources = [here / "replay.cc", *sorted(folder.glob(_POLICY_SOURCES))]
+    sources = [here / "replay.cc", *sorted((folder / "policy").glob("*.cc"))]
     compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
     if compiler is None:
         raise CompileError("no C++ compiler: install g++ or set CXX")
     digest = hashlib.sha256(" ".join((compiler, *_FLAGS)).encode())
-    for path in [*sources, *sorted(folder.glob("*.h"))]:
+    for path in [*sources, *sorted(folder.rglob("*.h"))]:
         digest.update(path.read_bytes())
     cached = user_cache_path("lmsreplay")
     library = cached / f"replay-{digest.hexdigest()[:16]}.so"

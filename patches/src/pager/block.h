@@ -5,7 +5,7 @@
 #include <atomic>
 #include <cstdint>
 
-#include "backend.h"
+#include "backend/backend.h"
 #include "event.h"
 #include "store.h"
 

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "block.h"
-#include "policy.h"
+#include "policy/policy.h"
 
 namespace lms {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "backend.h"
+#include "backend/backend.h"
 #include "block.h"
 #include "store.h"
 

@@ -7,9 +7,9 @@
 #include <new>
 #include <string>
 
-#include "cuda_backend.h"
+#include "backend/cuda/cuda_backend.h"
 #include "pager.h"
-#include "policies.h"
+#include "policy/policies.h"
 #include "thread_text.h"
 
 namespace {

@@ -13,9 +13,9 @@
 #include <new>
 #include <thread>
 
+#include "backend/host_backend.h"
 #include "fault.h"
 #include "fork.h"
-#include "host_backend.h"
 
 namespace lms {
 

@@ -6,7 +6,7 @@
 #include <ATen/cuda/LmsCudaDevices.h>
 #include <ATen/cuda/LmsIntercepts.h>
 #include <ATen/cuda/LmsStock.h>
-#include <ATen/lms/cuda_ipc.h>
+#include <ATen/lms/backend/cuda/cuda_ipc.h>
 #include <ATen/lms/override.h>
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>

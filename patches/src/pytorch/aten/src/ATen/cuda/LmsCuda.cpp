@@ -5,7 +5,7 @@
 #include <ATen/cuda/LmsCuda.h>
 #include <ATen/cuda/LmsCudaDevices.h>
 #include <ATen/cuda/LmsStock.h>
-#include <ATen/lms/cuda_ipc.h>
+#include <ATen/lms/backend/cuda/cuda_ipc.h>
 #include <ATen/lms/pager.h>
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDAFunctions.h>

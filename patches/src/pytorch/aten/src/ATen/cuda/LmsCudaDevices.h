@@ -4,7 +4,7 @@
 #define ATEN_CUDA_LMS_CUDA_DEVICES_H
 
 #include <ATen/LmsObserver.h>
-#include <ATen/lms/cuda_ipc.h>
+#include <ATen/lms/backend/cuda/cuda_ipc.h>
 #include <ATen/lms/pager.h>
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDAFunctions.h>

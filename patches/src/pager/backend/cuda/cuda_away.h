@@ -18,10 +18,10 @@
 #include <mutex>
 #include <vector>
 
-#include "backend.h"
+#include "../../store.h"
+#include "../backend.h"
 #include "cuda_device.h"
 #include "cuda_streams.h"
-#include "store.h"
 
 namespace lms {
 

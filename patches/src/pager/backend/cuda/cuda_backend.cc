@@ -10,7 +10,7 @@
 #include <unordered_map>
 #include <utility>
 
-#include "arena.h"
+#include "../../arena.h"
 #include "cuda_away.h"
 #include "cuda_chunks.h"
 #include "cuda_device.h"

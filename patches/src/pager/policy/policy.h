@@ -7,7 +7,7 @@
 
 #include <cstdint>
 
-#include "event.h"
+#include "../event.h"
 
 namespace lms {
 

@@ -18,7 +18,7 @@
 #include <memory>
 #include <string>
 
-#include "store.h"
+#include "../store.h"
 
 namespace lms {
 

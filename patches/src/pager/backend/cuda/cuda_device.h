@@ -8,8 +8,8 @@
 #include <memory>
 #include <string>
 
+#include "../../status.h"
 #include "cuda_driver.h"
-#include "status.h"
 
 namespace lms {
 

@@ -19,8 +19,8 @@
 #include <mutex>
 #include <vector>
 
-#include "backend.h"
-#include "condition.h"
+#include "../../condition.h"
+#include "../backend.h"
 #include "cuda_device.h"
 #include "cuda_streams.h"
 

@@ -11,7 +11,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "arena.h"
+#include "../arena.h"
 
 namespace lms {
 

@@ -10,9 +10,9 @@
 #include <memory>
 #include <vector>
 
-#include "api.h"
-#include "backend.h"
-#include "status.h"
+#include "../../api.h"
+#include "../../status.h"
+#include "../backend.h"
 
 namespace lms {
 

@@ -7,7 +7,7 @@
 #include <cstdlib>
 #include <utility>
 
-#include "thread_text.h"
+#include "../../thread_text.h"
 
 namespace lms {
 

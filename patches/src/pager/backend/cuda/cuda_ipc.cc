@@ -7,7 +7,7 @@
 #include <cstring>
 #include <utility>
 
-#include "arena.h"
+#include "../../arena.h"
 
 // The numbers are the same on every architecture; the C library of some build systems is older than the calls.
 #ifndef SYS_pidfd_open

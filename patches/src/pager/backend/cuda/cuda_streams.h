@@ -17,7 +17,7 @@
 #include <mutex>
 #include <vector>
 
-#include "backend.h"
+#include "../backend.h"
 #include "cuda_device.h"
 
 namespace lms {

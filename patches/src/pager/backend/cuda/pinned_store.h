@@ -15,8 +15,8 @@
 #include <memory>
 #include <vector>
 
+#include "../../store.h"
 #include "cuda_device.h"
-#include "store.h"
 
 namespace lms {
 

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "api.h"
+#include "../../api.h"
 #include "cuda_backend.h"
 #include "cuda_device.h"
 
