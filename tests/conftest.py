@@ -17,6 +17,7 @@ import pytest
 from lmsbuild import catalogue, paths, pip_command
 from lmsbuild.target import target_for
 from lmsbuild.wheel import file_sha256
+from presets import Builds
 
 TAG = "v2.13.0"
 CUDA_TAG = "v2.6.0"  # whose official wheel is a CUDA build
@@ -52,6 +53,15 @@ def build_wheel(tag: str, output: Path, framework: str = "pytorch", package: str
     wheel = Path(done.stdout.strip())
     assert wheel.parent == output
     return wheel
+
+
+@pytest.fixture(scope="session")
+def builds(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Builds]:
+    """The programs of the pager's CMake project, kept in pytest's cache folder."""
+    cache = pytestconfig.cache
+    made = Builds(Path(cache.mkdir("pager-builds")) if cache is not None else tmp_path_factory.mktemp("pager-builds"))
+    yield made
+    made.close()
 
 
 @pytest.fixture(scope="session")

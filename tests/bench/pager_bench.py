@@ -16,17 +16,14 @@ from typing import Any
 
 HERE = Path(__file__).resolve().parent
 PAGER = HERE.parents[1] / "patches" / "src" / "pager"
-FLAGS = ["-std=c++14", "-O2", "-g1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread", f"-I{PAGER}"]
 
 
 def run(folder: Path) -> dict[str, Any]:
-    """Compiles in `folder` and returns what the program printed."""
-    compiler = os.environ.get("CXX", "g++")
-    subprocess.run([compiler, *FLAGS, "-shared", str(PAGER / "all.cc"), "-o", str(folder / "liblms.so")], check=True)
-    program = folder / "pager_bench"
-    link = [f"-L{folder}", "-llms", f"-Wl,-rpath,{folder}"]
-    subprocess.run([compiler, *FLAGS, str(HERE / "pager_bench.cc"), "-o", str(program), *link], check=True)
-    done = subprocess.run([str(program)], check=True, stdout=subprocess.PIPE, text=True)
+    """Builds in `folder` and returns what the program printed."""
+    subprocess.run(["cmake", "-S", PAGER, "-B", folder, "--preset", "bench"], check=True, stdout=subprocess.DEVNULL)
+    build = ["cmake", "--build", folder, "--target", "pager_bench"]
+    subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+    done = subprocess.run([folder / "bin" / "pager_bench"], check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 

@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
+import presets
 from machines import MACHINES, Machine
+from presets import PAGER
 
 ROOT = Path(__file__).parents[2]
-PAGER = ROOT / "patches/src/pager"
 SUITE = ROOT / "tests/pager"
 CASE = re.compile(r"^CASE(?:_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
 STEPS = "1000"
@@ -86,7 +87,7 @@ class Builder:
 
     def _compile(self, compiler: str, name: str, words: list[str | Path]) -> Path:
         output = self._folder / name
-        flags = ["-std=c++14", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread", f"-I{PAGER}", f"-I{SUITE}"]
+        flags = [*presets.flags("plain"), "-std=c++14", "-O1", f"-I{PAGER}", f"-I{SUITE}"]
         done = subprocess.run([compiler, *flags, *words, "-o", output], capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return output

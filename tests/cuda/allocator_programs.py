@@ -14,15 +14,11 @@ import pytest
 
 import c10_cuda
 import headers
+import presets
 from lmsbuild import catalogue, compile, cuda, debian, paths, series, symbols
 
 HERE = Path(__file__).parent
 PATCHES = paths.patches_folder()
-FLAVOURS = {  # as the simulation's own
-    "plain": ["-O2"],
-    "address": ["-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-    "thread": ["-O1", "-fno-omit-frame-pointer", "-fsanitize=thread"],
-}
 # What is taken of the official wheels; libc10_cuda.so of older ones needs the last two.
 PARTS = ("torch/include/c10/", "torch/lib/libc10", "torch/lib/libcudart-", "torch/lib/libgomp-")
 
@@ -105,8 +101,8 @@ def _build_c10_cuda(tag: catalogue.Tag, wheel: Path, runtime: cuda.Runtime, fold
 
 def _flags(base: Allocator, flavour: str) -> list[str]:
     strings = symbols.uses_new_strings(base.wheel / "torch/lib/libc10.so")
-    flags = [f"-std={base.standard}", "-g1", *FLAVOURS[flavour], "-fPIC", "-pthread", "-Wall", "-Wextra", "-Werror"]
-    flags += ["-DNDEBUG", f"-D_GLIBCXX_USE_CXX11_ABI={int(strings)}"]
+    flags = [*presets.flags(flavour), f"-std={base.standard}", "-fPIC", "-DNDEBUG"]
+    flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(strings)}"]
     flags += [f"-I{path}" for path in (base.patched / "aten/src", HERE / "simulator", HERE.parent / "pager")]
     flags += [f"-I{PATCHES / 'src/pager'}", f"-isystem{base.wheel / 'torch/include'}", f"-isystem{base.include}"]
     return flags

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+import presets
+
 HERE = Path(__file__).parent
 UNITS = HERE / "glue_units.cc"
 GLUE = HERE.parents[1] / "patches" / "src" / "pytorch" / "aten" / "src" / "ATen"
@@ -34,8 +36,8 @@ def glue_units(
     for name, target in {"lms": PAGER, **{path.name: path for path in GLUE.iterdir()}}.items():
         (include / "ATen" / name).symlink_to(target)
     simulated = [simulated_cuda / "libcuda.so.1", simulated_cuda / f"libcudart.so.{release}"]
-    command = [os.environ.get("CXX", "g++"), "-std=c++17", "-g1", "-O1", "-Wall", "-Wextra", "-Werror", "-DNDEBUG"]
-    command += [f"-D_GLIBCXX_USE_CXX11_ABI={abi}", "-pthread", str(UNITS), "-o", str(folder / "glue_units")]
+    command = [os.environ.get("CXX", "g++"), *presets.flags("plain"), "-std=c++17", "-O1", "-DNDEBUG"]
+    command += [f"-D_GLIBCXX_USE_CXX11_ABI={abi}", str(UNITS), "-o", str(folder / "glue_units")]
     command += [f"-I{path}" for path in (include, PAGER, HERE.parent / "pager", HERE / "simulator")]
     # Triton carries all of CUDA's headers.
     for path in (

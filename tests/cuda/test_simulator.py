@@ -12,6 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from presets import Builds
+
 HERE = Path(__file__).parent
 SOURCE = HERE / "simulator_units.cc"
 CASES = re.findall(r"^CASE\((\w+)\) \{", SOURCE.read_text(), re.MULTILINE)
@@ -58,33 +60,12 @@ def cases() -> list[tuple[str, str, str]]:
     return found
 
 
-@pytest.fixture(scope="session")
-def program(simulator: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """simulator_units, built in a flavour."""
-    built: dict[str, Path] = {}
-
-    def build(flavour: str) -> Path:
-        if flavour not in built:
-            libraries = simulator(flavour)
-            flags = sys.modules["simulator_build"].FLAVOURS[flavour]
-            output = tmp_path_factory.mktemp("simulator") / f"simulator_units-{flavour}"
-            command = [os.environ.get("CXX", "g++"), "-std=c++17", "-g1", "-Wall", "-Wextra", "-Werror", "-pthread"]
-            command += [*flags, f"-I{HERE / 'simulator'}", str(SOURCE), f"{libraries}/libcuda.so.1"]
-            command += [f"-Wl,-rpath,{libraries}", "-o", str(output)]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            assert done.returncode == 0, done.stderr
-            built[flavour] = output
-        return built[flavour]
-
-    return build
-
-
 @pytest.mark.parametrize(("flavour", "mode", "case"), cases())
-def test_simulator_case(flavour: str, mode: str, case: str, program: Callable[[str], Path]) -> None:
+def test_simulator_case(flavour: str, mode: str, case: str, builds: Builds) -> None:
     environment = {**os.environ, **SANITIZER_OPTIONS, "SIM_CUDA_MODE": mode, "SIM_CUDA_MEMORY": str(64 << 20)}
     for name, value in OPTIONS.get(case, {}).items():
         environment[f"SIM_CUDA_{name.upper()}"] = str(value)
-    command = [str(program(flavour)), case]
+    command = [str(builds.get(flavour, "simulator_units")), case]
     done = subprocess.run(
         command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False
     )

@@ -13,6 +13,8 @@ from pathlib import Path
 
 import pytest
 
+from presets import FLAVOURS
+
 HERE = Path(__file__).parent
 CASE = re.compile(r"^CASE(_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
 TIMEOUT_S = 120
@@ -31,7 +33,7 @@ def cases() -> list[tuple[str, str, str]]:
     """(flavour, program, case), flavour by flavour within a program so that one builds while another runs."""
     found = []
     for source in sorted(HERE.glob("*.cc")):
-        for flavour in ("plain", "address", "thread"):
+        for flavour in FLAVOURS:
             for without_sanitizer, name in CASE.findall(source.read_text()):
                 if flavour == "plain" or not without_sanitizer:
                     found.append((flavour, source.stem, name))

@@ -2,31 +2,18 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from lmsbuild.paths import pager_folder
-
-_FLAGS = ("-std=c++14", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-D_GLIBCXX_ASSERTIONS")
-_SANITIZE = ("-fsanitize=address,undefined", "-fno-sanitize-recover=all")
+from presets import Builds
 
 
 @pytest.fixture(scope="module")
-def stress(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    compiler = os.environ.get("CXX") or shutil.which("g++") or shutil.which("c++")
-    assert compiler is not None, "these tests need a C++ compiler"
-    program = tmp_path_factory.mktemp("stress") / "policy_stress"
-    folder = pager_folder()
-    sources = [Path(__file__).with_name("policy_stress.cc"), *sorted((folder / "policy").glob("*.cc"))]
-    subprocess.run(
-        [compiler, *_FLAGS, *_SANITIZE, f"-I{folder}", *map(str, sources), "-o", str(program)], check=True, timeout=300
-    )
-    return program
+def stress(builds: Builds) -> Path:
+    return builds.get("address", "policy_stress")
 
 
 def _run(program: Path, policy: str, seed: int, events: int, period: int) -> dict[str, int]:

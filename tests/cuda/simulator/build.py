@@ -10,6 +10,7 @@ import argparse
 import hashlib
 import os
 import re
+import runpy
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -17,12 +18,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
-COMMON = ["-std=c++17", "-g1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror", "-pthread"]
-FLAVOURS = {
-    "plain": ["-O2"],
-    "address": ["-O1", "-fno-omit-frame-pointer", "-fsanitize=address,undefined", "-fno-sanitize-recover=all"],
-    "thread": ["-O1", "-fno-omit-frame-pointer", "-fsanitize=thread"],
-}
+COMMON = ["-std=c++17", "-fPIC", "-fvisibility=hidden"]
+_PRESETS = runpy.run_path(str(HERE.parents[1] / "pager/presets.py"))  # by path, since this module is loaded so as well
+FLAVOURS = {name: _PRESETS["flags"](name) for name in _PRESETS["FLAVOURS"]}
 DRIVER = ["settings", "calls", "codes", "memory", "streams", "api", "driver"]
 RUNTIMES = {"10.1": 10010, "10.2": 10020, "11.0": 11070, "12": 12040, "13": 13000}  # by soname
 KEPT_S = 24 * 3600
