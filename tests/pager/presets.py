@@ -7,6 +7,7 @@ import hashlib
 import json
 import os
 import shlex
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -70,7 +71,10 @@ class Builds:
         build.mkdir(parents=True, exist_ok=True)
         with _locked(build):
             if build not in self._configured:
-                self.cmake("-S", PAGER, "-B", build, "--preset", preset)
+                # The folder may outlive the environment whose Ninja it was configured with.
+                ninja = shutil.which("ninja", path=self._environment["PATH"])
+                own = [f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
+                self.cmake("-S", PAGER, "-B", build, "--preset", preset, *own)
                 self._configured.add(build)
         return build
 
