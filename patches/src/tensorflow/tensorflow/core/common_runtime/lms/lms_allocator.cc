@@ -6,7 +6,7 @@
 #include <string>
 #include <utility>
 
-#include "tensorflow/core/common_runtime/lms/lms_operation.h"
+#include "tensorflow/core/common_runtime/lms/lms_pagers.h"
 #include "tensorflow/core/common_runtime/lms/pager/override.h"
 #include "tensorflow/core/platform/logging.h"
 

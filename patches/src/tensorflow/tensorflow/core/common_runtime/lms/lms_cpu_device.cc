@@ -2,18 +2,18 @@
 // they use resident (lms_operation.h). Their factory takes precedence over the stock one as soon as this is loaded;
 // while LMS is disabled they do what stock devices do.
 #include <memory>
-#include <mutex>
 #include <string>
 #include <utility>
 #include <vector>
 
 #include "tensorflow/core/common_runtime/device_factory.h"
 #include "tensorflow/core/common_runtime/lms/lms_allocator.h"
+#include "tensorflow/core/common_runtime/lms/lms_cpu.h"
 #include "tensorflow/core/common_runtime/lms/lms_gpu.h"
 #include "tensorflow/core/common_runtime/lms/lms_operation.h"
+#include "tensorflow/core/common_runtime/lms/lms_pagers.h"
 #include "tensorflow/core/common_runtime/lms/lms_request.h"
 #include "tensorflow/core/common_runtime/lms/lms_status.h"
-#include "tensorflow/core/common_runtime/lms/lms_tensorflow.h"
 #include "tensorflow/core/common_runtime/process_state.h"
 #include "tensorflow/core/common_runtime/threadpool_device.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -26,11 +26,6 @@ namespace {
 using tensorflow::AsyncOpKernel;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
-
-Memory& cpu_memory() {
-  static Memory& memory = *new Memory;
-  return memory;
-}
 
 class CpuDevice : public tensorflow::ThreadPoolDevice {
  public:
@@ -135,61 +130,5 @@ class CpuDeviceFactory : public tensorflow::DeviceFactory {
 // also says which kind of device is preferred.
 REGISTER_LOCAL_DEVICE_FACTORY("CPU", CpuDeviceFactory, 75);
 
-std::mutex& switching() {
-  static std::mutex& lock = *new std::mutex;
-  return lock;
-}
-
 }  // namespace
 }  // namespace lms_tensorflow
-
-lms_status lms_tensorflow_cpu_enable(const lms_options* options, uint64_t min_size) {
-  lms_tensorflow::Memory& memory = lms_tensorflow::cpu_memory();
-  const std::lock_guard<std::mutex> guard(lms_tensorflow::switching());
-  if (min_size == 0) {
-    return lms_fail(LMS_INVALID_ARGUMENT, "the least size of a tensor that is paged must be at least 1 byte");
-  }
-  lms_pager* handle = lms_tensorflow_cpu_pager();
-  const lms_status status = handle == nullptr ? lms_create(options, &handle) : lms_configure(handle, options);
-  if (status != LMS_OK) {
-    return status;
-  }
-  auto* pager = reinterpret_cast<lms::Pager*>(handle);
-  if (memory.pager.load() == nullptr) {
-    if (!lms_tensorflow::add_pager(pager)) {
-      lms_shutdown(handle);
-      return lms_fail(LMS_UNSUPPORTED, "too many devices use LMS");
-    }
-    memory.pager.store(pager, std::memory_order_release);
-  }
-  memory.min_size.store(min_size, std::memory_order_relaxed);
-  memory.enabled.store(true, std::memory_order_release);
-  lms_tensorflow::cpu_was_switched();
-  return LMS_OK;
-}
-
-lms_status lms_tensorflow_cpu_disable(void) {
-  lms_tensorflow::Memory& memory = lms_tensorflow::cpu_memory();
-  const std::lock_guard<std::mutex> guard(lms_tensorflow::switching());
-  if (!memory.enabled.load()) {
-    return LMS_OK;
-  }
-  const lms_status status = lms_restore_all(lms_tensorflow_cpu_pager());
-  if (status != LMS_OK) {
-    return status;
-  }
-  memory.enabled.store(false);
-  lms_tensorflow::cpu_was_switched();
-  lms_shutdown(lms_tensorflow_cpu_pager());
-  return LMS_OK;
-}
-
-int lms_tensorflow_cpu_enabled(void) { return lms_tensorflow::cpu_memory().enabled.load() ? 1 : 0; }
-
-uint64_t lms_tensorflow_cpu_min_size(void) {
-  return lms_tensorflow::cpu_memory().min_size.load(std::memory_order_relaxed);
-}
-
-lms_pager* lms_tensorflow_cpu_pager(void) {
-  return reinterpret_cast<lms_pager*>(lms_tensorflow::cpu_memory().pager.load(std::memory_order_acquire));
-}

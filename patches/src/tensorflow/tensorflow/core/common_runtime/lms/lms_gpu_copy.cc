@@ -1,7 +1,7 @@
 #include "tensorflow/core/common_runtime/lms/lms_gpu_copy.h"
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
-#include "tensorflow/core/common_runtime/lms/lms_operation.h"
+#include "tensorflow/core/common_runtime/lms/lms_pagers.h"
 
 namespace lms_tensorflow {
 

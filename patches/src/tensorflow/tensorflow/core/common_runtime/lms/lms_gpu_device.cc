@@ -39,6 +39,7 @@ struct TmaMetadata {};
 #include "tensorflow/core/common_runtime/lms/lms_gpu.h"
 #include "tensorflow/core/common_runtime/lms/lms_gpu_copy.h"
 #include "tensorflow/core/common_runtime/lms/lms_operation.h"
+#include "tensorflow/core/common_runtime/lms/lms_pagers.h"
 #include "tensorflow/core/common_runtime/lms/lms_request.h"
 #include "tensorflow/core/common_runtime/lms/lms_status.h"
 #include "tensorflow/core/common_runtime/lms/lms_tensorflow.h"

@@ -1,16 +1,14 @@
 #include "tensorflow/core/common_runtime/lms/lms_operation.h"
 
-#include <array>
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
-#include <mutex>
 #include <string>
 #include <typeinfo>
 #include <unordered_set>
 #include <vector>
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
+#include "tensorflow/core/common_runtime/lms/lms_pagers.h"
 #include "tensorflow/core/common_runtime/lms/lms_status.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -36,30 +34,6 @@ using tensorflow::DataType;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-
-// ------------------------------------------------------------------------------------------------ pagers
-
-constexpr std::size_t most_pagers = 64;
-
-struct Known {
-  std::uintptr_t begin = 0;  // of the pager's address space
-  std::uintptr_t bytes = 0;
-  lms::Pager* pager = nullptr;
-};
-
-// Entries are added and never change, so that reading takes no lock.
-std::array<Known, most_pagers> known;
-std::atomic<std::size_t> known_count{0};
-std::atomic<bool> some_lack_faults{false};  // an access to a block that is away fails, instead of bringing it back
-
-const Known* find(const void* address, std::size_t count) {
-  for (std::size_t index = 0; index < count; ++index) {
-    if (reinterpret_cast<std::uintptr_t>(address) - known[index].begin < known[index].bytes) {
-      return &known[index];
-    }
-  }
-  return nullptr;
-}
 
 // ------------------------------------------------------------------------------------------------ kinds of operation
 
@@ -246,32 +220,11 @@ std::size_t variable_code(long /*otherwise*/) {
 
 }  // namespace
 
-bool add_pager(lms::Pager* pager) {
-  static std::mutex& lock = *new std::mutex;
-  const std::lock_guard<std::mutex> guard(lock);
-  const std::size_t count = known_count.load(std::memory_order_relaxed);
-  if (count == most_pagers) {
-    return false;
-  }
-  const lms::Backend& backend = pager->backend();
-  known[count] = Known{reinterpret_cast<std::uintptr_t>(backend.base()), backend.span(), pager};
-  some_lack_faults.store(some_lack_faults || !backend.serves_faults());
-  known_count.store(count + 1, std::memory_order_release);
-  return true;
-}
-
-lms::Pager* pager_of(const void* address) {
-  const Known* found = find(address, known_count.load(std::memory_order_acquire));
-  return found != nullptr ? found->pager : nullptr;
-}
-
-bool any_pager() { return known_count.load(std::memory_order_acquire) != 0; }
-
 Operation::Operation(OpKernel* kernel, OpKernelContext* context, lms::Pager* own, lms::StreamId stream)
-    : own_(own), stream_(stream), count_(known_count.load(std::memory_order_acquire)) {
+    : own_(own), stream_(stream), count_(known_pager_count.load(std::memory_order_acquire)) {
   lms::Thread::current().begin_scope();
   for (std::size_t index = 0; index < count_; ++index) {
-    known[index].pager->scope_began();
+    known_pagers[index].pager->scope_began();
   }
   const lms::Status status = pin_inputs(kernel, context);
   if (!status.ok()) {
@@ -280,7 +233,7 @@ Operation::Operation(OpKernel* kernel, OpKernelContext* context, lms::Pager* own
 }
 
 lms::Status Operation::pin(const void* address, bool write) {
-  const Known* found = find(address, count_);
+  const KnownPager* found = find_pager(address, count_);
   if (found == nullptr) {
     return {};
   }
@@ -298,7 +251,7 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
   reads_array_ = traits.reads_array;
   if (traits.sends && context->num_inputs() == 1 && context->has_input(0)) {
     const void* address = address_of(context->input(0));
-    const Known* found = find(address, count_);
+    const KnownPager* found = find_pager(address, count_);
     return found != nullptr ? found->pager->hold(address) : lms::Status();
   }
   if (!traits.uses_data) {
@@ -320,7 +273,7 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
       status = pin(address, write);
       // It may be forwarded after all when whoever else has the buffer lets it go meanwhile, and nothing could repair
       // a write to what was pinned for reading: then this operation has it twice.
-      if (!write && some_lack_faults && find(address, count_) != nullptr) {
+      if (!write && some_lack_faults() && find_pager(address, count_) != nullptr) {
         read_.push_back(input);
       }
     } else if (input.dtype() == tensorflow::DT_RESOURCE && input.IsInitialized()) {
@@ -346,7 +299,7 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
       });
     }
   }
-  return status.ok() && some_lack_faults && !traits.is_list ? hold_kept(*context, into_resource) : status;
+  return status.ok() && some_lack_faults() && !traits.is_list ? hold_kept(*context, into_resource) : status;
 }
 
 // What an object keeps that shows its contents to nobody (a TensorArray, an Optional) is used by operations that are
@@ -370,13 +323,13 @@ lms::Status Operation::hold_kept(const OpKernelContext& context, bool into_resou
 void Operation::leave() {
   const bool outermost = lms::Thread::current().end_scope();
   for (std::size_t index = 0; index < count_; ++index) {
-    known[index].pager->scope_ended(outermost, stream_of(known[index].pager));
+    known_pagers[index].pager->scope_ended(outermost, stream_of(known_pagers[index].pager));
   }
 }
 
 void Operation::show(const Tensor& output) {
   const void* address = address_of(output);
-  const Known* found = find(address, count_);
+  const KnownPager* found = find_pager(address, count_);
   if (found == nullptr) {
     return;
   }

@@ -16,15 +16,6 @@ class Tensor;
 
 namespace lms_tensorflow {
 
-// Adds the pager of a device to those whose blocks operations pin. False: there are too many. Thread-safe.
-bool add_pager(lms::Pager* pager);
-
-// The pager whose address space contains `address`; null when there is none. Takes no lock.
-lms::Pager* pager_of(const void* address);
-
-// Whether there is a pager at all, so that an operation is worth looking at.
-bool any_pager();
-
 // A thread runs the kernel between the constructor and leave(); the pins last until finish(), on whichever thread that
 // is called. Both are called once.
 class Operation {

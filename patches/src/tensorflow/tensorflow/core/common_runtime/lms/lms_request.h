@@ -1,9 +1,9 @@
-// What the program and its sessions ask for: whether devices page their tensors, and within which limits.
+// What the program and its sessions ask for: whether devices page their tensors, and within which limits. Nothing here
+// touches a device. All functions are thread-safe.
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LMS_REQUEST_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LMS_REQUEST_H_
 
 #include <cstdint>
-#include <string>
 
 #include "tensorflow/core/common_runtime/lms/pager/status.h"
 #include "tensorflow/core/protobuf/config.pb.h"
@@ -20,15 +20,15 @@ bool asks_for_lms(const tensorflow::ConfigProto& config);
 // session asks for. LMS_INVALID_ARGUMENT: the session asks for what the program has disabled.
 lms::Status wanted(const tensorflow::ConfigProto& config, bool* out);
 
+// The decision of the program: 1 or 0, or -1 while there is none.
+int decision();
+void decide(bool enabled);
+
 // What lms_tensorflow_set_limit said, in bytes; 0: the device's own limit.
 std::uint64_t requested_limit();
 
-// Enables LMS for the CPU with the requested limit, or that of BFC. Does nothing when neither says one and there is a
-// GPU, or when the program enabled it itself. LMS_UNSUPPORTED: there is no GPU and no limit.
-lms::Status enable_cpu_as_requested();
-
-// The program enabled or disabled the CPU itself: what it requested for all devices is not for that one any more.
-void cpu_was_switched();
+// Returns the earlier one.
+std::uint64_t request_limit(std::uint64_t bytes);
 
 }  // namespace lms_tensorflow
 
