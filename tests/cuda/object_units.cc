@@ -1,5 +1,6 @@
 // The CUDA glue where the allocator is a single object and free functions: what it takes over, what it leaves, and that
 // both are put back. On the real libc10_cuda.so; the program announces its operations itself.
+#include <ATen/LmsResidentBlock.h>
 #include <ATen/cuda/LmsCuda.h>
 #include <c10/core/Allocator.h>
 #include <c10/cuda/CUDACachingAllocator.h>

@@ -13,7 +13,7 @@
 // With the policy iteration the program does the same several times over before it does something else, so that there
 // is something to foresee. With one thread and the policy lru a seed repeats a run exactly, and the last line is the
 // same each time.
-#include <ATen/LmsObserver.h>
+#include <ATen/LmsFailures.h>
 #include <ATen/cuda/LmsCuda.h>
 #include <ATen/lms/pager.h>
 #include <c10/cuda/CUDACachingAllocator.h>

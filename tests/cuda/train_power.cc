@@ -1,5 +1,5 @@
 // Trains a small model in C++, without LMS and then in a third of the memory that it takes; prints what it paged out.
-#include <ATen/LmsTorch.h>
+#include <ATen/LmsCpu.h>
 #include <torch/torch.h>
 
 #include <cstdint>

@@ -71,7 +71,7 @@ def test_the_build_files_find_what_is_added(patched: Patched) -> None:
         word for line in cmake.splitlines() if line.lower().startswith("file(glob ") for word in line.split('"')[1::2]
     }
     added = [Path(name) for name in patched.patch.added if name.endswith(".cpp")]
-    assert {"LmsPager.cpp", "LmsTorch.cpp", "LmsCuda.cpp"} <= {path.name for path in added}
+    assert {"LmsPager.cpp", "LmsObserver.cpp", "LmsCuda.cpp"} <= {path.name for path in added}
     for path in added:
         assert path.relative_to("aten/src/ATen").with_name("*.cpp").as_posix() in patterns
 

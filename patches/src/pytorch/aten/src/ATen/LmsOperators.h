@@ -6,8 +6,6 @@
 #ifndef ATEN_LMS_OPERATORS_H
 #define ATEN_LMS_OPERATORS_H
 
-#include <ATen/ATen.h>
-
 #include <string>
 #include <utility>
 #include <vector>
@@ -26,6 +24,7 @@ using NumbersArgument = at::IntArrayRef;
 
 #else
 
+#include <ATen/ATen.h>
 #include <ATen/core/op_registration/op_registration.h>
 #if __has_include(<torch/csrc/jit/runtime/custom_operator.h>)
 #include <torch/csrc/jit/runtime/custom_operator.h>

@@ -3,6 +3,7 @@
 //
 // The class has other virtual methods in every release. The list at LMS_METHODS names those of all, and this file takes
 // the signatures from the release it is compiled for.
+#include <ATen/cuda/LmsCudaBlocks.h>
 #include <ATen/cuda/LmsCudaDevices.h>
 #include <ATen/cuda/LmsIntercepts.h>
 #include <ATen/cuda/LmsStock.h>

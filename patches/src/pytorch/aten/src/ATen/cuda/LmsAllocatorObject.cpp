@@ -8,6 +8,7 @@
 //
 // Which functions there are differs by release. The list at LMS_FUNCTIONS names those of all, and this file takes the
 // signatures from the release it is compiled for.
+#include <ATen/cuda/LmsCudaBlocks.h>
 #include <ATen/cuda/LmsCudaDevices.h>
 #include <ATen/cuda/LmsImports.h>
 #include <ATen/cuda/LmsIntercepts.h>

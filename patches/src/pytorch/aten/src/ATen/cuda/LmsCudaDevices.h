@@ -1,14 +1,10 @@
-// The CUDA devices that LMS knows, and their blocks. What LmsCuda.cpp has for those who put LMS in front of the stock
-// allocator (LmsStock.h). All functions are thread-safe.
+// The CUDA devices that LMS knows: their pagers, streams and private pools. All functions are thread-safe.
 #ifndef ATEN_CUDA_LMS_CUDA_DEVICES_H
 #define ATEN_CUDA_LMS_CUDA_DEVICES_H
 
-#include <ATen/LmsObserver.h>
-#include <ATen/lms/backend/cuda/cuda_ipc.h>
+#include <ATen/LmsDevices.h>
 #include <ATen/lms/pager.h>
-#include <c10/core/Allocator.h>
-#include <c10/cuda/CUDAFunctions.h>
-#include <c10/cuda/CUDAStream.h>
+#include <c10/core/Device.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -16,6 +12,7 @@
 #include <cstdint>
 #include <functional>
 #include <mutex>
+#include <string>
 #include <utility>
 #include <vector>
 
@@ -75,22 +72,8 @@ CudaDevice* device_at(int index);  // null when there is no such number
 int index_of(const CudaDevice& device);
 c10::Device as_device(int index);
 
-// The device to one of whose blocks the address belongs, or null.
-CudaDevice* owner_of(const void* address);
-
-// The block that the address belongs to, or null when it was freed.
-void* block_of(CudaDevice* device, const void* address, uint64_t* bytes);
-
-c10::DataPtr allocate_block(CudaDevice* device, uint64_t bytes, cudaStream_t stream);
-
-// Serves the stock allocator's memory, too.
-void release_block(void* address);
-
-// Work on the stream may use the block until it is freed.
-void record_use(CudaDevice* device, const void* address, c10::cuda::CUDAStream stream);
-
-// The block's memory for other processes, open while it lives; the same for every call. Throws when it cannot.
-std::vector<lms::CudaExport> exports_of(CudaDevice* device, void* block);
+// As a lms_torch::Device has it: every CUDA device has this function, and no device of another kind.
+lms::StreamId current_stream(const lms_torch::Device& device, bool* captured);
 
 // Device `from` may use the blocks of device `to`, from now on.
 void add_peer(int from, int to);
@@ -98,7 +81,7 @@ void add_peer(int from, int to);
 // Keeps what both allocators may take together within the fraction of the device's memory.
 void keep_to_fraction(int index, double fraction);
 
-// Requests of that many bytes enable the device; LmsCuda.h.
+// Requests of that many bytes enable the device (LmsCuda.h). Defined in LmsCuda.cpp.
 uint64_t first_use_size();
 void enable_at_first_use(int index);
 

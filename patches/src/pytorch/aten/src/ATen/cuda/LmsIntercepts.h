@@ -3,7 +3,8 @@
 #ifndef ATEN_CUDA_LMS_INTERCEPTS_H
 #define ATEN_CUDA_LMS_INTERCEPTS_H
 
-#include <ATen/LmsObserver.h>
+#include <ATen/LmsResidentBlock.h>
+#include <ATen/cuda/LmsCudaBlocks.h>
 #include <ATen/cuda/LmsCudaDevices.h>
 #include <ATen/cuda/LmsStock.h>
 #include <ATen/lms/pager.h>

@@ -1,7 +1,7 @@
 // C functions that connect the pager (ATen/lms/lms.h) to PyTorch's CPU tensors; torch/lms calls them through ctypes.
 // All are thread-safe. Failures: as in lms.h, with the sentence in lms_last_error().
-#ifndef ATEN_LMS_TORCH_H
-#define ATEN_LMS_TORCH_H
+#ifndef ATEN_LMS_CPU_H
+#define ATEN_LMS_CPU_H
 
 #include <ATen/lms/lms.h>
 
@@ -22,11 +22,7 @@ LMS_API int lms_torch_cpu_enabled(void);
 LMS_API uint64_t lms_torch_cpu_min_size(void);  // bytes
 LMS_API lms_pager* lms_torch_cpu_pager(void);   // null before the first enable; the same from then on
 
-// Nonzero where the observer is shown every operation with all of its tensors. Before 1.6 it is not shown lists of
-// them, nor copies.
-LMS_API int lms_torch_observes_all(void);
-
 #ifdef __cplusplus
 }
 #endif
-#endif  // ATEN_LMS_TORCH_H
+#endif  // ATEN_LMS_CPU_H

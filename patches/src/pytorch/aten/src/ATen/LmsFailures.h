@@ -1,0 +1,35 @@
+// Failures of the pager as PyTorch's exceptions, those of the observer included: it cannot make its operation fail, so
+// what went wrong there is kept until the thread allocates. All functions are thread-safe.
+#ifndef ATEN_LMS_FAILURES_H
+#define ATEN_LMS_FAILURES_H
+
+#include <ATen/LmsDevices.h>
+#include <ATen/lms/pager.h>
+
+#include <string>
+
+namespace lms_torch {
+
+[[noreturn]] LMS_API void throw_status(const lms::Status& status);
+
+// For what is no failure of the pager: throws a c10::Error with the sentence.
+[[noreturn]] void throw_sentence(const std::string& sentence);
+
+// Keeps a failure for the calling thread, in place of an earlier one.
+void keep_failure(const KnownDevice* device, lms::Status status);
+
+// The one that was kept for the calling thread; ok when there is none.
+const lms::Status& pending_failure();
+
+// Drops the calling thread's failure if it is that a store could take no more, on a device that serves faults: once an
+// operation has had its data in spite of that, whoever needs room next says so.
+void drop_store_failure();
+
+// Throws what was kept for the calling thread, unless LMS was reconfigured since.
+LMS_API void throw_pending_failure();
+
+// LMS was enabled, or its options changed.
+LMS_API void options_changed();
+
+}  // namespace lms_torch
+#endif  // ATEN_LMS_FAILURES_H

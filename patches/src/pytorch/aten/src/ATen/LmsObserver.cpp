@@ -1,0 +1,170 @@
+#include <ATen/LmsCollectives.h>
+#include <ATen/LmsDevices.h>
+#include <ATen/LmsFailures.h>
+#include <ATen/LmsObserver.h>
+#include <ATen/LmsOperationPins.h>
+#include <ATen/LmsOperationTraits.h>
+#include <ATen/LmsRecordFunction.h>
+#include <ATen/LmsStorages.h>
+#include <ATen/core/ivalue.h>
+#include <ATen/lms/pager.h>
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <mutex>
+#include <stdexcept>
+#include <utility>
+#include <vector>
+
+namespace lms_torch {
+namespace {
+
+// How many ask for the observer. Where it cannot be taken away it does nothing while nobody asks.
+std::atomic<unsigned> observing{0};
+
+void begin_operation(const Operation& operation) {
+  std::vector<Held>& pins = operation_pins();
+  if (!observer_can_leave && observing.load(std::memory_order_acquire) == 0) {
+    pins.emplace_back();
+    return;
+  }
+  const auto& inputs = operation.inputs();
+  const OperationTraits& traits = operation_traits(operation);
+  if (!traits.is_operator && inputs.empty()) {  // a part of the program that it gave a name
+    pins.emplace_back();
+    return;
+  }
+  release_collectives();
+  const size_t count = known_count.load(std::memory_order_acquire);
+  Held begin;
+  begin.device = static_cast<uint32_t>(count);
+  // A node of the backward pass makes operations, and may be as much as all of it: a script is one operation.
+  begin.scope = traits.is_operator || !is_backward_node(operation);
+  pins.push_back(begin);
+  if (begin.scope) {
+    lms::Thread::current().begin_scope();
+    for (size_t index = 0; index < count; ++index) {
+      known_devices[index].pager()->scope_began();
+    }
+  }
+  CurrentStreams streams;
+  bool lacks_data = false;
+  const auto hold = [&](const void* address, bool noticed_write, bool other_write) {
+    const KnownDevice* known = find_device(address, count);
+    if (known == nullptr) {
+      return;
+    }
+    Held held;
+    held.device = static_cast<uint32_t>(position(known));
+    held.stream = streams.of(held.device);
+    const bool write = known->notices_writes ? noticed_write : other_write;
+    lms::Status status = streams.captured(held.device) ? known->pager()->hold(address)
+                                                       : known->pager()->pin(address, write, &held.pin, held.stream);
+    if (!status.ok()) {
+      lacks_data |= !known->notices_writes;
+      keep_failure(known, std::move(status));
+    } else if (held.pin.block != nullptr) {
+      pins.push_back(held);
+    }
+  };
+  for (size_t index = 0; index < inputs.size() && !traits.ours; ++index) {
+    const size_t bit = std::min<size_t>(index, 63);
+    const auto hold_input = [&](const void* address) {
+      hold(address, (traits.declared >> bit & 1) != 0, (traits.written >> bit & 1) != 0);
+    };
+    visit_storages(inputs[index], hold_input, 0);
+  }
+  if (!begin.scope) {
+    visit_storages(accumulated_gradient(operation),
+                   [&](const void* address) { hold(address, /*noticed_write=*/true, /*other_write=*/true); });
+  }
+  if (lacks_data) {
+    // The device is going to report an illegal access. PyTorch logs what is thrown here, with the operation's name.
+    throw std::runtime_error("LMS: " + pending_failure().message);
+  }
+}
+
+void end_operation(const Operation& operation) {
+  std::vector<Held>& pins = operation_pins();
+  const auto first =
+      std::find_if(pins.rbegin(), pins.rend(), [](const Held& held) { return held.pin.block == nullptr; }).base();
+  if (first == pins.begin()) {
+    return;  // the observer was put in place while the operation ran
+  }
+  const size_t count = (first - 1)->device;
+  const bool scope = (first - 1)->scope;
+  if (count == 0) {
+    pins.pop_back();
+    return;
+  }
+  CurrentStreams streams;
+  for (auto held = first; held != pins.end(); ++held) {
+    streams.set(held->device, held->stream);
+  }
+  const auto mark_seen = [&](const void* address) {
+    if (const KnownDevice* known = find_device(address, count)) {
+      known->pager()->mark_seen(address, streams.of(position(known)));
+    }
+  };
+  for (const c10::IValue& output : operation_outputs(operation)) {
+    visit_storages(output, mark_seen, 0);
+  }
+  if (!scope) {
+    visit_storages(accumulated_gradient(operation), mark_seen);
+  }
+  keep_for_collective(operation, &pins, first);
+  while (true) {
+    const Held held = pins.back();
+    pins.pop_back();
+    if (held.pin.block == nullptr) {
+      break;
+    }
+    known_devices[held.device].pager()->unpin(held.pin, held.stream);
+  }
+  if (scope) {
+    const bool outermost = lms::Thread::current().end_scope();
+    for (size_t index = 0; index < count; ++index) {
+      known_devices[index].pager()->scope_ended(outermost, streams.asked(index) ? streams.of(index) : lms::host_stream);
+    }
+  }
+  if (pins.empty()) {
+    drop_store_failure();  // that a strict limit was passed is still to be reported
+  }
+}
+
+ObserverHandle observer = 0;
+bool observer_in_place = false;
+std::mutex& observer_lock() {
+  static std::mutex& lock = *new std::mutex;
+  return lock;
+}
+
+}  // namespace
+
+lms_status start_observing() {
+  const std::lock_guard<std::mutex> guard(observer_lock());
+  if (!observer_in_place) {
+    const char* obstacle = observer_obstacle();
+    if (obstacle != nullptr) {
+      return lms_fail(LMS_UNSUPPORTED, obstacle);
+    }
+    observer = put_observer_in_place<begin_operation, end_operation>();
+    observer_in_place = true;
+  }
+  observing.fetch_add(1);
+  return LMS_OK;
+}
+
+void stop_observing() {
+  const std::lock_guard<std::mutex> guard(observer_lock());
+  if (observing.fetch_sub(1) == 1 && observer_can_leave) {
+    take_observer_away(observer);
+    observer_in_place = false;
+  }
+}
+
+}  // namespace lms_torch
+
+int lms_torch_observes_all(void) { return lms_torch::only_operations_are_shown ? 1 : 0; }

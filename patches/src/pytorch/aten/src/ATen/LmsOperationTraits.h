@@ -1,0 +1,94 @@
+// What is known of an operation before it runs: which of its arguments it may write, and whether it is one at all.
+#ifndef ATEN_LMS_OPERATION_TRAITS_H
+#define ATEN_LMS_OPERATION_TRAITS_H
+
+#include <ATen/LmsRecordFunction.h>
+#include <ATen/core/function_schema.h>
+
+#include <algorithm>
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <unordered_map>
+
+namespace lms_torch {
+
+// What its schema or its name says of an operation. Bit i: may write argument i; all bits where there are too many to
+// tell.
+struct OperationTraits {
+  uint64_t written = ~uint64_t{0};
+  uint64_t declared = 0;  // the same as far as declared; enough where writes that nobody declared are noticed
+  bool ours = false;      // an operator of LmsPinOperators.cpp: it pins for itself, and reports its failures
+  bool is_operator = true;
+};
+
+// Operators of namespace aten that write arguments which their schemas, in some release, do not mark as written:
+// running statistics, the reserve of cuDNN's RNNs and weights that it lays out anew, noise, destinations of copies.
+constexpr std::array<const char*, 7> undeclared_writes = {"batch_norm", "instance_norm", "rnn",       "lstm",
+                                                          "gru",        "rrelu",         "_copy_from"};
+
+inline OperationTraits read_schema(const c10::FunctionSchema& schema) {
+  OperationTraits traits;
+  const auto& arguments = schema.arguments();
+  for (size_t index = 0; index < arguments.size(); ++index) {
+    if (arguments[index].alias_info() && arguments[index].alias_info()->isWrite()) {
+      traits.declared |= index < 64 ? uint64_t{1} << index : ~uint64_t{0};
+    }
+  }
+  const std::string& name = schema.name();
+  // Collectives receive into tensors that their schemas do not mark as written.
+  if (name.compare(0, 6, "c10d::") == 0) {
+    traits.declared = ~uint64_t{0};
+  }
+  const bool trusted = name.compare(0, 6, "aten::") == 0 &&
+                       std::none_of(undeclared_writes.begin(), undeclared_writes.end(),
+                                    [&name](const char* part) { return name.find(part) != std::string::npos; });
+  if (trusted) {
+    traits.written = traits.declared;
+  }
+  traits.ours = name.compare(0, 5, "lms::") == 0;
+  return traits;
+}
+
+// By convention an operator whose name ends in an underscore writes its first argument, and one that ends in _out some
+// of the others.
+inline OperationTraits read_name(const std::string& name) {
+  OperationTraits traits;
+  const std::string out = "_out";
+  if (name.size() > 1 && name.back() == '_') {
+    traits.declared = 1;
+  } else if (name.size() > out.size() && name.compare(name.size() - out.size(), out.size(), out) == 0) {
+    traits.declared = ~uint64_t{0};
+  }
+  traits.ours = name.compare(0, 5, "lms::") == 0;
+  traits.is_operator = only_operations_are_shown || names_an_operator(name);
+  return traits;
+}
+
+inline const OperationTraits& traits_by_schema(const Operation& operation) {
+  static const OperationTraits without_schema;
+  // Asking for the schema copies it. The name lies inside the schema, so that its address stands for it.
+  thread_local std::unordered_map<const char*, OperationTraits> known;
+  const char* name = operation_name(operation);
+  const auto found = known.find(name);
+  if (found != known.end()) {
+    return found->second;
+  }
+  const auto schema = operation_schema(operation);
+  return schema ? known.emplace(name, read_schema(*schema)).first->second : without_schema;
+}
+
+inline const OperationTraits& traits_by_name(const Operation& operation) {
+  thread_local std::unordered_map<std::string, OperationTraits> known;
+  const std::string name = operation_name(operation);
+  const auto found = known.find(name);
+  return found != known.end() ? found->second : known.emplace(name, read_name(name)).first->second;
+}
+
+inline const OperationTraits& operation_traits(const Operation& operation) {
+  return operations_show_schemas ? traits_by_schema(operation) : traits_by_name(operation);
+}
+
+}  // namespace lms_torch
+#endif  // ATEN_LMS_OPERATION_TRAITS_H
