@@ -15,10 +15,11 @@ import pytest
 import headers
 from lmsbuild import catalogue, cuda, paths, series
 from lmsbuild.wheel import parse_name
+from presets import Builds
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "patches"
-PAGER = sorted(set((PATCHES / "src/pager").rglob("*.cc")) - {PATCHES / "src/pager/all.cc"})
+PAGER = sorted(path for path in (PATCHES / "src/pager").rglob("*.cc") if path.name != "all.cc")
 GLUE = PATCHES / "src/pytorch/aten/src/ATen"
 
 
@@ -51,9 +52,10 @@ def test_clang_format() -> None:
     _check("clang-format", "--dry-run", "-Werror", *_sources("patches", "tests", "tools"))
 
 
-def test_clang_tidy_of_the_pager() -> None:
+def test_clang_tidy_of_the_pager(builds: Builds) -> None:
+    commands = builds.folder("plain")
     with ThreadPoolExecutor(os.cpu_count()) as pool:
-        list(pool.map(lambda source: _check("clang-tidy", "--quiet", source, "--", "-std=c++14"), PAGER))
+        list(pool.map(lambda source: _check("clang-tidy", "--quiet", "-p", commands, source), PAGER))
 
 
 def test_clang_tidy_of_the_glue(built_wheel: Path, tmp_path: Path) -> None:
