@@ -33,6 +33,9 @@ def test_a_model_three_times_its_limit_trains_to_the_same_numbers(
     assert picture.startswith(b"\x89PNG")
     width, height = struct.unpack(">2I", picture[16:24])
     assert min(width, height) > 400
+    drawing = (tmp_path / "pictures/lms-lstm.svg").read_text()
+    assert len(drawing) < 60_000
+    assert "without Large Model Support" in drawing and f"limit: {limit:.0f} MiB" in drawing
 
 
 def _patched(workshop: Workshop) -> Path:
@@ -54,7 +57,7 @@ def _pretend(monkeypatch: pytest.MonkeyPatch, outputs: list[tuple[int, str]]) ->
 
 
 def _output(loss: float = 1.5, digest: str = "d", statistics: str = STATISTICS) -> str:
-    lines = [f'{{"step": 1, "loss": "{loss.hex()}"}}', '{"sample": [0.1, 3000, 1000]}']
+    lines = [f'{{"step": 1, "loss": "{loss.hex()}", "seconds": 0.5}}', '{"sample": [0.1, 3000, 1000]}']
     return (
         "\n".join(
             [*lines, f'{{"statistics": {statistics}, "digest": "{digest}", "hashed": "tensors", "seconds": 0.5}}']

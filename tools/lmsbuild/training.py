@@ -1,7 +1,7 @@
 """The program that `lmsbuild try` runs in the throw-away environment: trains a model and prints JSON lines.
 
 Usage: training.py MODEL STEPS [LIMIT]. With LIMIT (bytes) Large Model Support is on. Prints, one object a line, each
-step's loss; then samples of the statistics over time; then the statistics and a digest of the trained tensors. What is
+step's loss and end; then samples of the statistics over time; then the statistics and a digest of the trained tensors. What is
 the framework's own is in backend.py, beside which this file is copied.
 """
 
@@ -39,7 +39,8 @@ def main(model: str, steps: int, limit: int | None) -> None:
         watcher.start()
     try:
         for step in range(1, steps + 1):
-            print(json.dumps({"step": step, "loss": trainer.step().hex()}), flush=True)
+            loss = trainer.step().hex()
+            print(json.dumps({"step": step, "loss": loss, "seconds": time.monotonic() - start}), flush=True)
     finally:
         finished.set()
         if limit is not None:

@@ -38,7 +38,7 @@ class Training:
     digest: str
     hashed: str  # what the digest is of
     statistics: dict[str, int]
-    samples: tuple[Sample, ...]
+    run: timeline.Run
     seconds: float
 
 
@@ -50,7 +50,7 @@ def run(
     interpreter: Path | None = None,
     environment: Path | None = None,
 ) -> str:
-    """Trains and returns a report for the reader; writes the timeline's picture into `output`, if that is given.
+    """Trains and returns a report for the reader; writes the picture of both into `output`, if that is given.
 
     `interpreter` is the Python that the wheel is for; None: the running one. `environment` is a folder for the environment,
     which stays there: another trial with it installs only what that wheel requires and the one before did not. Raises
@@ -76,7 +76,8 @@ def run(
         report.stage("train: without Large Model Support")
         stock = _train(python, folder, framework, model, steps, None)
         report.stage("train: with it, memory sufficient")
-        peak = _train(python, folder, framework, model, steps, UNLIMITED).statistics["allocated_bytes.peak"]
+        ample = _train(python, folder, framework, model, steps, UNLIMITED)
+        peak = ample.statistics["allocated_bytes.peak"]
         limit = peak // OVERSUBSCRIPTION
         report.stage(f"train: with it, in {limit / _MIB:.1f} MiB")
         limited = _train(python, folder, framework, model, steps, limit)
@@ -84,9 +85,8 @@ def run(
     text = _describe(model, stock, limited, peak, limit, same)
     if output:
         output.mkdir(parents=True, exist_ok=True)
-        picture = output / f"lms-{model}.png"
-        title = f"Training {model}: {peak / _MIB:.0f} MiB of tensors in {limit / _MIB:.0f} MiB"
-        timeline.draw(picture, limited.samples, limit, title)
+        title = f"Training the {model}: {peak / _MIB:.0f} MiB of tensors in {limit / _MIB:.0f} MiB of memory"
+        picture = timeline.draw(output / f"lms-{model}", ample.run, limited.run, limit, title)
         text += f"\n  memory over time: {picture}"
     if not same:
         raise ResultsDiffer(f"results differ, which is a bug in Large Model Support: please report it\n{text}")
@@ -172,7 +172,10 @@ def read_training(entries: Sequence[dict[str, Any]]) -> Training:
         digest=last["digest"],
         hashed=last["hashed"],
         statistics=last["statistics"],
-        samples=tuple(Sample(*entry["sample"]) for entry in entries if "sample" in entry),
+        run=timeline.Run(
+            [entry["seconds"] for entry in entries if "step" in entry],
+            [Sample(*entry["sample"]) for entry in entries if "sample" in entry],
+        ),
         seconds=last["seconds"],
     )
 
