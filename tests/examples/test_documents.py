@@ -34,10 +34,13 @@ def test_the_functions_of_tf_lms() -> None:
     ]
 
 
-@pytest.mark.parametrize("name", ["tensorflow.md", "statistics.md", "performance.md", "examples/README.md"])
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/examples/README.md"]
+
+
+@pytest.mark.parametrize("name", [*PAGES, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
 def test_links(name: str) -> None:
-    document = ROOT / "docs" / name
-    for target, section in re.findall(r"\]\(([^)#]*)(?:#([^)]*))?\)", document.read_text()):
+    document = ROOT / name
+    for target, section in re.findall(r"\]\((?!https:)([^)#]*)(?:#([^)]*))?\)", document.read_text()):
         path = document.parent / target if target else document
         assert path.exists(), target
         headings = re.findall(r"^#+ (.*)$", path.read_text(), re.MULTILINE) if section else []
