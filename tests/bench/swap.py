@@ -84,8 +84,13 @@ class Side:
         """Returns its statistics."""
         self.connection.send("stop")
         answer: dict[str, int] = self.connection.recv()
-        self.process.join()
+        self.end()
         return answer
+
+    def end(self) -> None:
+        """Ends the process, whatever it does."""
+        self.process.kill()
+        self.process.join()
 
 
 def needed(model: str, scale: float) -> int:
@@ -106,16 +111,20 @@ def compare(model: str, options: argparse.Namespace) -> dict[str, Any]:
             "lms": Side(model, options.scale, managed, limit, options.store),
         }
         seconds: dict[str, list[float]] = {name: [] for name in sides}
-        for step in range(WARM_UP + options.steps):
-            losses = set()
-            for name, side in sides.items():
-                duration, loss = side.step()
-                losses.add(loss)
-                if step >= WARM_UP:
-                    seconds[name].append(duration)
-            if len(losses) != 1:
-                raise SystemExit(f"{model}: losses differ at step {step}: {losses}")
-        said = {name: side.stop() for name, side in sides.items()}
+        try:
+            for step in range(WARM_UP + options.steps):
+                losses = set()
+                for name, side in sides.items():
+                    duration, loss = side.step()
+                    losses.add(loss)
+                    if step >= WARM_UP:
+                        seconds[name].append(duration)
+                if len(losses) != 1:
+                    raise SystemExit(f"{model}: losses differ at step {step}: {losses}")
+            said = {name: side.stop() for name, side in sides.items()}
+        finally:
+            for side in sides.values():
+                side.end()  # a cgroup goes when its last process has ended
     medians = {name: statistics.median(values) for name, values in seconds.items()}
     return {
         "model": model,
