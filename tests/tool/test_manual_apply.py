@@ -86,6 +86,7 @@ def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], 
         begin,
         commands["Apply"],
         'test -z "$(git status --porcelain)"; git rev-parse HEAD > ../applied; ls ../plain/torch/lms > ../plain-files',
+        "for name in . ../queue ../joined; do git -C $name rev-parse 'HEAD^{tree}'; done > ../trees",
         commands["Build"],
         "echo mine > mine.txt; git add mine.txt; git commit --quiet -m mine; cp ../later.patch $patches/0007-later.patch",
         commands["Update to a later patch"],
@@ -116,6 +117,7 @@ def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], 
         )
         assert blob_hash(shown.stdout) == blob, path
     assert "is already applied to ." in done.stdout
+    assert len(set((tmp_path / "trees").read_text().split())) == 1  # by git am, git quiltimport, and from one file
     assert "__init__.py" in (tmp_path / "plain-files").read_text().split()
     assert (tmp_path / "asked").read_text().splitlines() == [
         "  : -m pip install -r requirements.txt",
