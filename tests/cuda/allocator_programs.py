@@ -59,7 +59,8 @@ def build(base: Allocator, source: Path, simulator: Path, flavour: str, program:
     libraries = base.wheel / "torch/lib"
     flags = _flags(base, flavour)
     glue = base.patched / "aten/src/ATen"
-    sources = [glue / "LmsPager.cpp", glue / "LmsDevices.cpp", *sorted((glue / "cuda").glob("*.cpp")), source]
+    common = [glue / f"{name}.cpp" for name in ("LmsPager", "LmsDevices", "LmsResidentBlock")]
+    sources = [*common, *sorted((glue / "cuda").glob("*.cpp")), source]
     objects = [program.with_name(f"{path.stem}.o") for path in sources]
     missing = [pair for pair in zip(sources, objects, strict=True) if not pair[1].exists()]
     with ThreadPoolExecutor(2) as pool:

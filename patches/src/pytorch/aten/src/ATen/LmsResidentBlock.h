@@ -3,28 +3,16 @@
 #define ATEN_LMS_RESIDENT_BLOCK_H
 
 #include <ATen/LmsDevices.h>
-#include <ATen/LmsFailures.h>
 #include <ATen/lms/pager.h>
 
 namespace lms_torch {
 
 // The block stays while the object lives, for work that is enqueued on the stream. Throws when it cannot.
-class ResidentBlock {
+class LMS_API ResidentBlock {
  public:
   // Does nothing for an address that no pager owns. The stream is one of the owner's backend.
-  ResidentBlock(const void* address, bool write, lms::StreamId stream) : device_(device_of(address)), stream_(stream) {
-    if (device_ != nullptr) {
-      const lms::Status status = device_->pager->pin(address, write, &pin_, stream);
-      if (!status.ok()) {
-        throw_status(status);
-      }
-    }
-  }
-  ~ResidentBlock() {
-    if (device_ != nullptr) {
-      device_->pager->unpin(pin_, stream_);
-    }
-  }
+  ResidentBlock(const void* address, bool write, lms::StreamId stream);
+  ~ResidentBlock();
   ResidentBlock(const ResidentBlock&) = delete;
   ResidentBlock& operator=(const ResidentBlock&) = delete;
 
