@@ -18,10 +18,11 @@ from interpreter import Torch
 from process import say
 from runtime import Runtime
 
-from lmsbuild import compile, git, series
+from lmsbuild import compile, edits, git, series
 from lmsbuild.catalogue import Tag, tags
+from lmsbuild.edits import Edit
 from lmsbuild.errors import PatchMismatch, UnknownTag, WrongVersion
-from lmsbuild.series import Edit, Graft
+from lmsbuild.series import Graft
 
 HERE = Path(__file__).resolve().parent
 FRAMEWORK = "pytorch"
@@ -78,7 +79,7 @@ def environment(site: Path, inherited: Mapping[str, str]) -> dict[str, str]:
 
 def _patched_files(patches: Path, tag: Tag, torch: Torch) -> dict[str, bytes]:
     """Every file that the patch edits or adds, by its path in the patched tree."""
-    edits = series.read_edits(patches, tag)
+    own = edits.read_edits(patches, tag)
     originals = {}
     for path, blob in tag.blobs.items():
         try:
@@ -86,16 +87,16 @@ def _patched_files(patches: Path, tag: Tag, torch: Torch) -> dict[str, bytes]:
         except FileNotFoundError:
             raise PatchMismatch(f"{path} of the installed torch is missing: install it again") from None
         # A torch that was patched before is as good: what the edits insert is taken out again.
-        found = [data for data in (installed, _without(edits, path, installed)) if git.blob_hash(data) == blob]
+        found = [data for data in (installed, _without(own, path, installed)) if git.blob_hash(data) == blob]
         if not found:
             raise PatchMismatch(f"{path} of the installed torch is not upstream's file at {tag.name}: it was edited")
         originals[path] = found[0]
     added = series.new_files(patches, tag)
-    return series.apply_edits(edits, originals) | added
+    return edits.apply_edits(own, originals) | added
 
 
-def _without(edits: Sequence[Edit], path: str, data: bytes) -> bytes:
-    for edit in edits:
+def _without(own: Sequence[Edit], path: str, data: bytes) -> bytes:
+    for edit in own:
         if edit.path == path:
             data = data.replace((edit.before + edit.anchor + edit.after).encode(), edit.anchor.encode())
     return data
