@@ -14,9 +14,11 @@ from pathlib import Path
 import hypothesis
 import pytest
 
-from lmsbuild import catalogue, paths, pip_command
-from lmsbuild.target import target_for
-from lmsbuild.wheel import file_sha256
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.fetch import pip_command
+from lmsbuild.wheel.target import target_for
+from lmsbuild.wheel.wheel import file_sha256
 from presets import Builds
 
 TAG = "v2.13.0"

@@ -18,11 +18,13 @@ from interpreter import Torch
 from process import say
 from runtime import Runtime
 
-from lmsbuild import compile, edits, git, series
-from lmsbuild.catalogue import Tag, tags
-from lmsbuild.edits import Edit
+from lmsbuild import git_command
+from lmsbuild.catalogue.catalogue import Tag, tags
 from lmsbuild.errors import PatchMismatch, UnknownTag, WrongVersion
-from lmsbuild.series import Graft
+from lmsbuild.graft import compilation
+from lmsbuild.patch import edits, series
+from lmsbuild.patch.edits import Edit
+from lmsbuild.patch.series import Graft
 
 HERE = Path(__file__).resolve().parent
 FRAMEWORK = "pytorch"
@@ -54,7 +56,7 @@ def build(torch: Torch, patches: Path, runtime: Runtime, folder: Path) -> tuple[
     tag = find_tag(patches, torch)
     files = _patched_files(patches, tag, torch)
     graft = series.read_series(patches, tag).graft
-    cxx = compile.compiler()
+    cxx = compilation.compiler()
     key = _digest(files, [repr(tag), repr(graft), str(torch.folder), str(torch.new_strings), repr(runtime), *cxx])
     finished = folder / f"{torch.release}-{key}"
     if not finished.is_dir():
@@ -87,7 +89,7 @@ def _patched_files(patches: Path, tag: Tag, torch: Torch) -> dict[str, bytes]:
         except FileNotFoundError:
             raise PatchMismatch(f"{path} of the installed torch is missing: install it again") from None
         # A torch that was patched before is as good: what the edits insert is taken out again.
-        found = [data for data in (installed, _without(own, path, installed)) if git.blob_hash(data) == blob]
+        found = [data for data in (installed, _without(own, path, installed)) if git_command.blob_hash(data) == blob]
         if not found:
             raise PatchMismatch(f"{path} of the installed torch is not upstream's file at {tag.name}: it was edited")
         originals[path] = found[0]
@@ -121,8 +123,8 @@ def _compile(graft: Graft, tag: Tag, torch: Torch, runtime: Runtime, sources: Pa
     # That decorators forward every method is checked in the tests, against the headers of every release: reading it off
     # an object file takes a package that is not needed otherwise.
     libraries = [replace(library, decorator="") for library in graft.libraries]
-    tree = compile.Tree(sources, torch.folder.parent, runtime, runtime.more_headers, torch.new_strings)
-    return compile.build_libraries(libraries, graft, tag.standard, tree, scratch, lambda done: None)
+    tree = compilation.Tree(sources, torch.folder.parent, runtime, runtime.more_headers, torch.new_strings)
+    return compilation.build_libraries(libraries, graft, tag.standard, tree, scratch, lambda done: None)
 
 
 def _link(torch: Torch, site: Path, files: Mapping[str, Path], libraries: Mapping[str, Path]) -> None:

@@ -32,8 +32,8 @@ import throughput
 from process import output, say
 from session import Session
 
-from lmsbuild import compile
 from lmsbuild.errors import CompilerFailed, Failure, NoGpu
+from lmsbuild.graft import compilation
 
 PARTS = ("correctness", "mapping", "bandwidth", "throughput")
 _INTERRUPTED = 130
@@ -96,7 +96,7 @@ def _run(options: argparse.Namespace) -> int:
     build = options.build.resolve()
     torch = interpreter.look(options.python, environment)
     overlay.find_tag(ROOT / "patches", torch)
-    compile.compiler()
+    compilation.compiler()
     if options.simulated:
         results.make_writable(build)
         environment = simulation.environment(ROOT, torch.cuda, build, environment)
@@ -121,7 +121,7 @@ def _run(options: argparse.Namespace) -> int:
     session = Session(
         python=options.python,
         environment=overlay.environment(site, environment),
-        models=ROOT / "tools" / "lmsbuild" / "models.py",
+        models=ROOT / "tools" / "lmsbuild" / "programs" / "models.py",
         simulated=options.simulated,
         scale=options.scale,
         deadline=deadline,

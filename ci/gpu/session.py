@@ -20,7 +20,7 @@ class Session:
 
     python: Path
     environment: Mapping[str, str]  # in which the interpreter imports the grafted torch
-    models: Path  # the file lmsbuild/models.py
+    models: Path  # the file lmsbuild/programs/models.py
     simulated: bool
     scale: float  # multiplies the sizes of what is trained and copied
     deadline: float  # time.monotonic() after which nothing new is begun

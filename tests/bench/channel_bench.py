@@ -16,7 +16,9 @@ from pathlib import Path
 
 from rattler_build import assemble_package
 
-from lmsbuild import channel, conda, paths
+from lmsbuild import paths
+from lmsbuild.channel import channel
+from lmsbuild.conda import packager
 
 COUNTS = (1, 100, 1000)
 SIZE = 1 << 20  # bytes in each package, which nothing compresses
@@ -66,10 +68,10 @@ def packaging(folder: Path, wheel: Path) -> None:
     print("| level | threads | seconds | of processors | MB |")
     print("| ---: | ---: | ---: | ---: | ---: |")
     cores = os.cpu_count() or 1
-    for level, threads in [*((level, cores) for level in LEVELS), (conda.LEVEL, 1)]:
+    for level, threads in [*((level, cores) for level in LEVELS), (packager.LEVEL, 1)]:
         output = folder / f"{level}-{threads}"
-        options = conda.Options(wheel, paths.recipes_folder(), output, (), test=False, level=level, threads=threads)
-        seconds, busy = timed(lambda options=options: conda.build(options))
+        options = packager.Options(wheel, paths.recipes_folder(), output, (), test=False, level=level, threads=threads)
+        seconds, busy = timed(lambda options=options: packager.build(options))
         (package,) = output.glob("linux-*/*.conda")
         print(f"| {level} | {threads} | {seconds:.0f} | {busy:.0f} | {package.stat().st_size / 1e6:.0f} |", flush=True)
         shutil.rmtree(output)

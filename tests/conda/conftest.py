@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import channel
+from lmsbuild.channel import channel
 from solving import Environment, install, solve
 from stand_ins import make_stand_ins
 

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import debian
 from lmsbuild.lock import locked
+from lmsbuild.source import debian
 
 SUITE = "bookworm"  # whose C library is no newer than that of the cross-compilers
 RUNTIME = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libgomp.so.1", "libpthread.so.0", "libdl.so.2")

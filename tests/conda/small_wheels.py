@@ -7,8 +7,9 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-from lmsbuild import conda, paths
-from lmsbuild.wheel import WheelFile, record_hash, record_text
+from lmsbuild import paths
+from lmsbuild.conda import packager
+from lmsbuild.wheel.wheel import WheelFile, record_hash, record_text
 from stand_ins import ABI
 
 FOREIGN = "$ORIGIN/../../nvidia/cublas/lib:$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN:/usr/local/cuda/lib64"
@@ -104,4 +105,4 @@ def variants(wheel: Path) -> dict[str, str]:
     """The recipe's variables for a wheel."""
     recipes = paths.recipes_folder()
     with WheelFile(wheel) as file:
-        return conda.describe(file, conda.layout(file.name, wheel.name, recipes), recipes)
+        return packager.describe(file, packager.layout(file.name, wheel.name, recipes), recipes)

@@ -20,7 +20,8 @@ from pathlib import Path
 import pytest
 import zstandard
 
-from lmsbuild import channel, channel_check, paths
+from lmsbuild import paths
+from lmsbuild.channel import audit, channel
 from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, OutputNotWritable, PackageConflict, WrongSubdir
 from stand_ins import SUBDIR, make
 
@@ -56,7 +57,7 @@ def test_publish_writes_an_index_that_describes_each_package(folder: Path, tmp_p
         assert zstandard.decompress(packed) == (folder / SUBDIR / name).read_bytes()
     exports = json.loads((folder / SUBDIR / "run_exports.json").read_bytes())
     assert exports["packages.conda"] == {first.name: {"run_exports": {}}}
-    assert channel_check.check(folder, RECIPES) == 2
+    assert audit.check(folder, RECIPES) == 2
 
 
 def add_exports(package: Path, exports: dict[str, list[str]], suffix: str) -> Path:
@@ -98,7 +99,7 @@ def test_run_exports(folder: Path, tmp_path: Path, suffix: str, key: str) -> Non
     rows = {**table["packages"], **table["packages.conda"]}
     assert rows == {package.name: {"run_exports": exports}, other.name: {"run_exports": {}}}
     assert package.name in table[key]
-    assert channel_check.check(folder, RECIPES) == 2
+    assert audit.check(folder, RECIPES) == 2
 
 
 def test_every_channel_has_noarch(folder: Path, tmp_path: Path) -> None:
@@ -135,7 +136,7 @@ def test_packages_that_were_copied_into_the_folder_are_indexed(folder: Path, tmp
     package = make(folder / SUBDIR, "copied")
     assert channel.publish(folder, []).added == (f"{SUBDIR}/{package.name}",)
     assert channel.publish(folder, [package]).added == ()
-    assert channel_check.check(folder, RECIPES) == 2
+    assert audit.check(folder, RECIPES) == 2
 
 
 def test_nothing_leaves_a_channel(folder: Path, tmp_path: Path) -> None:
@@ -192,7 +193,7 @@ def test_same_name_with_other_contents(folder: Path, tmp_path: Path) -> None:
         channel.publish(folder, [])
     assert contents(folder)[f"{SUBDIR}/repodata.json"] == before[f"{SUBDIR}/repodata.json"]
     with pytest.raises(BadChannel, match="the index says"):
-        channel_check.check(folder, RECIPES)
+        audit.check(folder, RECIPES)
 
 
 def test_what_is_refused_leaves_no_folder_of_its_platform(folder: Path, tmp_path: Path) -> None:
@@ -200,7 +201,7 @@ def test_what_is_refused_leaves_no_folder_of_its_platform(folder: Path, tmp_path
     with pytest.raises(NoSuchFile):
         channel.publish(folder, [make(tmp_path), tmp_path / "none-1-0.conda"])
     assert not (folder / SUBDIR).exists()
-    assert channel_check.check(folder, RECIPES) == 1
+    assert audit.check(folder, RECIPES) == 1
 
 
 def test_wrong_subdir(folder: Path, tmp_path: Path) -> None:
@@ -225,13 +226,13 @@ def test_two_runs_take_turns(folder: Path, tmp_path: Path) -> None:
     printed = [line for run in runs for line in run.communicate(timeout=60)[0].splitlines()]
     assert [run.returncode for run in runs] == [0, 0]
     assert sorted(printed) == sorted(f"{SUBDIR}/{package.name}" for package in packages)
-    assert channel_check.check(folder, RECIPES) == 6
+    assert audit.check(folder, RECIPES) == 6
 
 
 STOP = """
 import os, signal, sys
 from pathlib import Path
-from lmsbuild import channel
+from lmsbuild.channel import channel
 after, folder, *packages = sys.argv[1:]
 replace, calls = os.replace, []
 def stopped(source, target):
@@ -263,7 +264,7 @@ def test_killed_before_each_rename_the_channel_stays_valid(folder: Path, tmp_pat
             break
         assert code == -signal.SIGKILL
         channel.publish(copy, packages)
-        assert channel_check.check(copy, RECIPES) == 3
+        assert audit.check(copy, RECIPES) == 3
         assert not list(copy.rglob(".lmsbuild-*conda*"))
     assert code == 0 and after >= 10
 
@@ -303,20 +304,20 @@ def test_check_finds_what_was_changed(folder: Path, tmp_path: Path) -> None:
     package = make(tmp_path, "one")
     channel.publish(folder, [package, make(tmp_path, "two", depends=["one >=2.0", "elsewhere"])])
     with pytest.raises(BadChannel, match=r"requires 'one >=2.0', of which the channel has only 1.0 0"):
-        channel_check.check(folder, RECIPES)
+        audit.check(folder, RECIPES)
     channel.publish(folder, [make(tmp_path, "one", "2.1")])
-    assert channel_check.check(folder, RECIPES) == 3
+    assert audit.check(folder, RECIPES) == 3
     (folder / SUBDIR / "repodata.json.zst").write_bytes(zstandard.compress(b"{}"))
     with pytest.raises(BadChannel, match=r"repodata.json.zst is not what repodata.json says"):
-        channel_check.check(folder, RECIPES)
+        audit.check(folder, RECIPES)
     (folder / SUBDIR / package.name).unlink()
     with pytest.raises(BadChannel, match="the file is missing"):
-        channel_check.check(folder, RECIPES)
+        audit.check(folder, RECIPES)
 
 
 def test_check_of_no_channel(tmp_path: Path) -> None:
     with pytest.raises(BadChannel, match="is no channel"):
-        channel_check.check(tmp_path, RECIPES)
+        audit.check(tmp_path, RECIPES)
 
 
 def test_damaged_index(folder: Path, tmp_path: Path) -> None:
@@ -339,10 +340,10 @@ def test_check_of_library_paths(folder: Path, tmp_path: Path, words: list[str], 
     subprocess.run(["g++", "-shared", "-fPIC", "-x", "c++", "/dev/null", *words, "-o", library], check=True)
     channel.publish(folder, [make(tmp_path, files={"lib/libsmall.so": library.read_bytes()})])
     if fault is None:
-        assert channel_check.check(folder, RECIPES) == 1
+        assert audit.check(folder, RECIPES) == 1
     else:
         with pytest.raises(BadChannel, match=fault):
-            channel_check.check(folder, RECIPES)
+            audit.check(folder, RECIPES)
 
 
 def test_check_of_machines(folder: Path, tmp_path: Path) -> None:
@@ -352,4 +353,4 @@ def test_check_of_machines(folder: Path, tmp_path: Path) -> None:
     for subdir in (other, "noarch"):
         channel.publish(folder / subdir, [make(tmp_path, files={"lib/l.so": library.read_bytes()}, subdir=subdir)])
         with pytest.raises(BadChannel, match="lib/l.so is for EM_"):
-            channel_check.check(folder / subdir, RECIPES)
+            audit.check(folder / subdir, RECIPES)

@@ -15,7 +15,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule, run_state_machine_as_test
 
-from lmsbuild import channel, channel_check, paths
+from lmsbuild import paths
+from lmsbuild.channel import audit, channel
 from lmsbuild.errors import PackageConflict
 from stand_ins import SUBDIR, make
 from test_channel import add_exports
@@ -123,7 +124,7 @@ class Channel(RuleBasedStateMachine):
         assert self.files() == {**self.known, **self.found}
         begun = any(path.is_dir() and not (path / "repodata.json").exists() for path in self.folder.glob("*"))
         if self.known and not self.found and not begun:
-            assert channel_check.check(self.folder, RECIPES) == len(self.known)
+            assert audit.check(self.folder, RECIPES) == len(self.known)
 
     def indexed(self) -> dict[str, str]:
         return {

@@ -13,7 +13,9 @@ from pathlib import Path
 import pytest
 
 import small_wheels
-from lmsbuild import conda, conda_archive, paths, runpath, symbols
+from lmsbuild import paths
+from lmsbuild.conda import package_file, packager, runpath
+from lmsbuild.elf import symbols
 from lmsbuild.errors import (
     CondaBuildFailed,
     DamagedWheel,
@@ -23,7 +25,7 @@ from lmsbuild.errors import (
     WrongPlatform,
     WrongVersion,
 )
-from lmsbuild.wheel import record_hash
+from lmsbuild.wheel.wheel import record_hash
 from small_wheels import variants
 from stand_ins import ABI, VERSION
 
@@ -32,7 +34,7 @@ PACKAGES = f"lib/python{VERSION}/site-packages"
 
 
 def package(wheel: Path, output: Path) -> Path:
-    return conda.build(conda.Options(wheel, RECIPES, output, (), test=False, level=1))
+    return packager.build(packager.Options(wheel, RECIPES, output, (), test=False, level=1))
 
 
 def cuda_wheel(folder: Path, **changes: object) -> Path:
@@ -51,7 +53,7 @@ def test_package_says_what_it_is(tmp_path: Path) -> None:
     assert built == tmp_path / f"dist/linux-64/pytorch-2.6.0-cuda124_py{ABI[2:]}_lms1_1000.conda"
     assert built.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in (tmp_path / "dist").iterdir()] == ["linux-64"]
-    index = conda_archive.read_description(built)["index"]
+    index = package_file.read_description(built)["index"]
     assert (index["name"], index["version"], index["build_number"]) == ("pytorch", "2.6.0", 1000)
     assert set(index["depends"]) == {
         f"python >={VERSION},<3.{int(VERSION[2:]) + 1}.0a0",
@@ -67,7 +69,7 @@ def test_package_says_what_it_is(tmp_path: Path) -> None:
     assert index["constrains"] == ["libtorch <0"]
     assert not index.get("track_features") and not index.get("features")
     assert index["license"] == "BSD-3-Clause AND Apache-2.0"
-    names = {member.name for member in conda_archive.members(built)}
+    names = {member.name for member in package_file.members(built)}
     assert {"info/licenses/licenses/wheel/LICENSE", "info/licenses/licenses/LICENSE-large-model-support"} <= names
     assert {"info/tests/tests.yaml", "info/recipe/recipe.yaml", "bin/torchrun"} <= names
     assert f"{PACKAGES}/torch/lib/libtorch_lms.so" in names
@@ -88,7 +90,7 @@ def test_interpreters(tmp_path: Path, abi: str, python: str, build: str) -> None
     described = variants(wheel)
     assert described["python"] == python and build in described["build_string"]
     assert described["run_python_abi"] == f"python_abi {python.rstrip('t')}.* *_{abi}"
-    recipe = conda.prepare(wheel, RECIPES, tmp_path / "folder")
+    recipe = packager.prepare(wheel, RECIPES, tmp_path / "folder")
     assert (recipe.parent / f"tree/lib/python{python}/site-packages/torch/__init__.py").is_file()
 
 
@@ -108,7 +110,7 @@ def test_platforms(tmp_path: Path, platform: str, subdir: str, glibc: str) -> No
 
 
 def test_libraries_find_those_of_the_environment(tmp_path: Path) -> None:
-    recipe = conda.prepare(cuda_wheel(tmp_path), RECIPES, tmp_path / "folder")
+    recipe = packager.prepare(cuda_wheel(tmp_path), RECIPES, tmp_path / "folder")
     packages = recipe.parent / "tree" / PACKAGES
     found = {}
     for name in ("torch/lib/libc10_cuda.so", "functorch/_C.so", "torch/lib/libtorch_lms.so"):
@@ -125,7 +127,7 @@ def test_libraries_find_those_of_the_environment(tmp_path: Path) -> None:
 
 
 def test_record_is_what_pip_would_have_written(tmp_path: Path) -> None:
-    recipe = conda.prepare(cuda_wheel(tmp_path), RECIPES, tmp_path / "folder")
+    recipe = packager.prepare(cuda_wheel(tmp_path), RECIPES, tmp_path / "folder")
     packages = recipe.parent / "tree" / PACKAGES
     dist_info = packages / "torch-2.6.0+lms1.dist-info"
     with (dist_info / "RECORD").open() as file:
@@ -142,18 +144,18 @@ def test_record_is_what_pip_would_have_written(tmp_path: Path) -> None:
 def test_other_places_of_a_wheel(tmp_path: Path) -> None:
     data = "torch-2.13.0+cpu.lms1.data"
     files = {f"{data}/purelib/torchgen/a.py": b"", f"{data}/data/share/b": b"", f"{data}/scripts/c": b"#!python\n"}
-    recipe = conda.prepare(small_wheels.write(tmp_path, files=files), RECIPES, tmp_path / "folder")
+    recipe = packager.prepare(small_wheels.write(tmp_path, files=files), RECIPES, tmp_path / "folder")
     tree = recipe.parent / "tree"
     assert (tree / PACKAGES / "torchgen/a.py").is_file() and (tree / "share/b").is_file()
     assert os.access(tree / "bin/c", os.X_OK)
     odd = small_wheels.write(tmp_path, files={f"{data}/headers/x.h": b""})
     with pytest.raises(WrongPlatform, match="files for 'headers'"):
-        conda.prepare(odd, RECIPES, tmp_path / "other")
+        packager.prepare(odd, RECIPES, tmp_path / "other")
 
 
 def test_the_folder_is_complete_for_other_builders(tmp_path: Path) -> None:
     """rattler-build's own entry, which its command line calls, finds variants.yaml beside the recipe."""
-    recipe = conda.prepare(small_wheels.write(tmp_path), RECIPES, tmp_path / "folder")
+    recipe = packager.prepare(small_wheels.write(tmp_path), RECIPES, tmp_path / "folder")
     program = (
         "import sys, warnings\nwarnings.simplefilter('ignore')\nfrom rattler_build.cli_api import build_recipes\n"
         "build_recipes([sys.argv[1]], output_dir=sys.argv[2], channel=[], test='skip', package_format='conda:1')\n"
@@ -168,7 +170,7 @@ def test_the_folder_is_complete_for_other_builders(tmp_path: Path) -> None:
 
 
 def listed(built: Path) -> dict[str, tuple[str, int]]:
-    rows = conda_archive.read_description(built)["paths"]["paths"]
+    rows = package_file.read_description(built)["paths"]["paths"]
     return {
         row["_path"]: (row.get("sha256"), row.get("size_in_bytes"))
         for row in rows
@@ -211,22 +213,22 @@ def test_damaged_wheel_leaves_nothing(tmp_path: Path) -> None:
         package(wheel, tmp_path / "dist")
     assert not list((tmp_path / "dist").rglob("*"))
     with pytest.raises((DamagedWheel, TamperedWheel)):
-        conda.prepare(wheel, RECIPES, tmp_path / "folder")
+        packager.prepare(wheel, RECIPES, tmp_path / "folder")
     assert not (tmp_path / "folder").exists()
 
 
 def test_channels_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
-    assert conda.channel_address("mine") == (tmp_path / "mine").as_uri()
-    assert conda.channel_address("conda-forge") == "conda-forge"
+    assert packager.channel_address("mine") == (tmp_path / "mine").as_uri()
+    assert packager.channel_address("conda-forge") == "conda-forge"
 
 
 def test_folder_in_use(tmp_path: Path) -> None:
     wheel = small_wheels.write(tmp_path)
-    conda.prepare(wheel, RECIPES, tmp_path / "folder")
+    packager.prepare(wheel, RECIPES, tmp_path / "folder")
     with pytest.raises(FolderInUse):
-        conda.prepare(wheel, RECIPES, tmp_path / "folder")
+        packager.prepare(wheel, RECIPES, tmp_path / "folder")
 
 
 def test_a_failing_recipe_leaves_nothing(tmp_path: Path) -> None:
@@ -236,7 +238,9 @@ def test_a_failing_recipe_leaves_nothing(tmp_path: Path) -> None:
     recipe = recipes / "pytorch/recipe.yaml"
     recipe.write_text(recipe.read_text().replace("torch/lib/libtorch_lms.so", "torch/lib/libtorch_other.so"))
     with pytest.raises(CondaBuildFailed, match="--no-test"):
-        conda.build(conda.Options(small_wheels.write(tmp_path), recipes, tmp_path / "dist", (), test=False, level=1))
+        packager.build(
+            packager.Options(small_wheels.write(tmp_path), recipes, tmp_path / "dist", (), test=False, level=1)
+        )
     assert not list((tmp_path / "dist").rglob("*"))
 
 

@@ -17,7 +17,8 @@ import rattler
 from packaging.requirements import Requirement
 
 import small_wheels
-from lmsbuild import catalogue, paths
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
 from solving import Environment
 from stand_ins import SUBDIR, VERSION
 

@@ -18,12 +18,14 @@ from pathlib import Path
 import pytest
 from rattler.exceptions import SolverError
 
-from lmsbuild import channel, channel_check, conda_archive, paths
-from lmsbuild.trial import OVERSUBSCRIPTION, UNLIMITED, Training, read_training
+from lmsbuild import paths
+from lmsbuild.channel import audit, channel
+from lmsbuild.conda import package_file
+from lmsbuild.trial.trial import OVERSUBSCRIPTION, UNLIMITED, Training, read_training
 from solving import Environment, install, solve
 from stand_ins import EMPTY, PURE_PYTHON, SUBDIR, VERSION, make
 
-TOOL = Path(__file__).parents[2] / "tools/lmsbuild"
+TOOL = Path(__file__).parents[2] / "tools/lmsbuild/programs"
 MODEL = ("transformer", "4")
 
 
@@ -48,7 +50,7 @@ def test_all_that_it_requires_is_installed(environment: Environment) -> None:
 
 
 def test_the_channel_is_sound(lms_channel: Path) -> None:
-    assert channel_check.check(lms_channel, paths.recipes_folder()) == 1
+    assert audit.check(lms_channel, paths.recipes_folder()) == 1
 
 
 def test_model_from_the_prefix(environment: Environment, tmp_path: Path) -> None:
@@ -88,7 +90,7 @@ def test_command_of_the_package(environment: Environment) -> None:
 
 
 def test_tests_inside_the_package(built_package: Path) -> None:
-    names = {member.name for member in conda_archive.members(built_package)}
+    names = {member.name for member in package_file.members(built_package)}
     assert any(name.endswith("pytorch/0/paging.py") for name in names)
 
 

@@ -10,14 +10,16 @@ from pathlib import Path
 import pytest
 import rattler
 
-from lmsbuild import catalogue, paths, ranged
-from lmsbuild.catalogue import Tag
-from lmsbuild.conda_names import conda_requirements, marker_environment, read_metadata, read_providers
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.catalogue.rows import replace_file
+from lmsbuild.conda.platforms import find_platform, read_platforms
+from lmsbuild.conda.requirements import conda_requirements, marker_environment, read_metadata, read_providers
 from lmsbuild.errors import BadSources, DamagedWheel, UnknownRequirement
-from lmsbuild.platforms import find_platform, read_platforms
-from lmsbuild.rows import replace_file
-from lmsbuild.target import machine_of, python_of
-from lmsbuild.wheel import WheelFile, parse_name
+from lmsbuild.fetch import ranged
+from lmsbuild.wheel.target import machine_of, python_of
+from lmsbuild.wheel.wheel import WheelFile, parse_name
 
 RECIPES = paths.recipes_folder()
 TAGS = catalogue.tags(paths.patches_folder())

@@ -15,9 +15,11 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import channel, channel_check, conda_archive, conda_base, paths, runpath
+from lmsbuild import paths
+from lmsbuild.channel import audit, channel
+from lmsbuild.conda import framework_package, package_file, runpath
+from lmsbuild.conda.platforms import Platform, find_platform, target_on
 from lmsbuild.errors import NoCompiler, WrongPlatform, WrongVersion
-from lmsbuild.platforms import Platform, find_platform, target_on
 from stand_ins import VERSION, make
 from workshop import Workshop
 
@@ -36,7 +38,7 @@ def platform(name: str) -> Platform:
 def elves(package: Path) -> dict[str, runpath.Elf]:
     """What every ELF file in the package tells the loader, by its name."""
     found = {}
-    for member in conda_archive.members(package):
+    for member in package_file.members(package):
         if member.file and ".so" in member.name:
             elf = runpath.read(io.BytesIO(member.file.read()), member.name)
             if elf:
@@ -57,7 +59,7 @@ def test_aarch64(tmp_path: Path) -> None:
     assert found["torch/lib/libtorch_lms.so"].runpath == ("$ORIGIN",)
     assert {elf.machine for elf in found.values()} == {"EM_AARCH64"}
     channel.publish(tmp_path / "channel", [package])
-    assert channel_check.check(tmp_path / "channel", RECIPES) == 1
+    assert audit.check(tmp_path / "channel", RECIPES) == 1
     shutil.rmtree(tmp_path / "channel")
 
 
@@ -125,21 +127,21 @@ def test_ppc64le_from_a_base(
     assert patched.name == synthetic.wheel_name("2.13.0+cpu.lms1", platform="linux_ppc64le")
     with zipfile.ZipFile(patched) as archive:
         assert not [name for name in archive.namelist() if "__pycache__" in name]
-    depends = set(conda_archive.read_description(package)["index"]["depends"])
+    depends = set(package_file.read_description(package)["index"]["depends"])
     assert depends & {"openblas"} == requires
     found = elves(package)
     assert found["torch/lib/libtorch_lms.so"].runpath == ("$ORIGIN",)
     assert found["torch/lib/libc10.so"].runpath == ("$ORIGIN/../../../..",)
     assert {elf.machine for elf in found.values()} == {"EM_PPC64"}
     channel.publish(tmp_path / "channel", [package])
-    assert channel_check.check(tmp_path / "channel", RECIPES) == 1
+    assert audit.check(tmp_path / "channel", RECIPES) == 1
 
 
 def test_base_of_another_version_or_machine(base_package: Path, tmp_path: Path) -> None:
     with pytest.raises(WrongVersion, match=r"is version 2.13.0, but 2.6.0 is needed"):
-        conda_base.as_wheel(base_package, "torch", "2.6.0", platform("ppc64le"), tmp_path)
+        framework_package.as_wheel(base_package, "torch", "2.6.0", platform("ppc64le"), tmp_path)
     with pytest.raises(WrongPlatform, match="is for linux-ppc64le, not for linux-aarch64"):
-        conda_base.as_wheel(base_package, "torch", "2.13.0", platform("aarch64"), tmp_path)
+        framework_package.as_wheel(base_package, "torch", "2.13.0", platform("aarch64"), tmp_path)
     words = [
         sys.executable,
         "-m",
@@ -160,7 +162,7 @@ def test_base_of_another_version_or_machine(base_package: Path, tmp_path: Path) 
 def test_base_without_the_framework(tmp_path: Path) -> None:
     split = make(tmp_path, "pytorch", "2.13.0", "0", files={"lib/libtorch.so": b"x"}, subdir="linux-ppc64le")
     with pytest.raises(WrongVersion, match="does not hold what pip installs of torch 2.13.0"):
-        conda_base.as_wheel(split, "torch", "2.13.0", find_platform(RECIPES, "ppc64le"), tmp_path)
+        framework_package.as_wheel(split, "torch", "2.13.0", find_platform(RECIPES, "ppc64le"), tmp_path)
 
 
 def test_base_wheel_for_another_machine(tmp_path: Path) -> None:

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 import small_wheels
-from lmsbuild import channel, channel_check, conda, conda_archive, paths, runpath
+from lmsbuild import paths
+from lmsbuild.channel import audit, channel
+from lmsbuild.conda import package_file, packager, runpath
 from lmsbuild.errors import UnknownPackage, WrongVersion
 from stand_ins import ABI, TENSORFLOW, VERSION, make_stand_ins
 
@@ -24,7 +26,7 @@ CUDA = (
 
 
 def package(wheel: Path, output: Path) -> Path:
-    return conda.build(conda.Options(wheel, RECIPES, output, (), test=False, level=1))
+    return packager.build(packager.Options(wheel, RECIPES, output, (), test=False, level=1))
 
 
 def test_package(tmp_path: Path) -> None:
@@ -32,7 +34,7 @@ def test_package(tmp_path: Path) -> None:
     wheel = small_wheels.write_tensorflow(tmp_path, requires=requires)
     built = package(wheel, tmp_path / "dist")
     assert built == tmp_path / f"dist/linux-64/tensorflow-2.14.1-cpu_py{ABI[2:]}_lms1_1000.conda"
-    index = conda_archive.read_description(built)["index"]
+    index = package_file.read_description(built)["index"]
     assert (index["name"], index["version"], index["build_number"]) == ("tensorflow", "2.14.1", 1000)
     assert set(index["depends"]) == {
         f"python >={VERSION},<3.{int(VERSION[2:]) + 1}.0a0",
@@ -44,18 +46,18 @@ def test_package(tmp_path: Path) -> None:
     }
     assert index["constrains"] == ["tensorflow-base <0", "libtensorflow_cc <0", "libtensorflow_framework <0"]
     assert index["license"] == "Apache-2.0"
-    names = {member.name for member in conda_archive.members(built)}
+    names = {member.name for member in package_file.members(built)}
     licenses = {name.removeprefix("info/licenses/licenses/") for name in names if name.startswith("info/licenses/")}
     assert licenses == {"LICENSE-large-model-support", "wheel/LICENSE", "wheel/tensorflow/THIRD_PARTY_NOTICES.txt"}
     # The package tensorboard brings its command itself.
     assert {name for name in names if name.startswith("bin/")} == {"bin/tflite_convert"}
     channel.publish(tmp_path / "channel", [built])
-    assert channel_check.check(tmp_path / "channel", RECIPES) == 1
+    assert audit.check(tmp_path / "channel", RECIPES) == 1
 
 
 def test_package_with_cuda(tmp_path: Path) -> None:
     wheel = small_wheels.write_tensorflow(tmp_path, package="tensorflow", cuda="11.8", requires=CUDA)
-    recipe = conda.prepare(wheel, RECIPES, tmp_path / "folder")
+    recipe = packager.prepare(wheel, RECIPES, tmp_path / "folder")
     described = small_wheels.variants(wheel)
     assert described["build_string"] == f"cuda118_py{ABI[2:]}_lms1_1000"
     assert described["run_cuda_version"] == "cuda-version >=11.8,<12"
@@ -102,5 +104,5 @@ def test_the_real_package(
     assert done.returncode == 0, done.stdout[-5000:] + done.stderr[-5000:]
     built = Path(done.stdout.strip())
     channel.publish(tmp_path / "channel", [built])
-    assert channel_check.check(tmp_path / "channel", RECIPES) == 1
+    assert audit.check(tmp_path / "channel", RECIPES) == 1
     shutil.rmtree(tmp_path)

@@ -15,7 +15,13 @@ import pytest
 import c10_cuda
 import headers
 import presets
-from lmsbuild import catalogue, compile, cuda, debian, paths, series, symbols
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.elf import symbols
+from lmsbuild.fetch import cuda
+from lmsbuild.graft import compilation
+from lmsbuild.patch import series
+from lmsbuild.source import debian
 
 HERE = Path(__file__).parent
 PATCHES = paths.patches_folder()
@@ -64,7 +70,7 @@ def build(base: Allocator, source: Path, simulator: Path, flavour: str, program:
     objects = [program.with_name(f"{path.stem}.o") for path in sources]
     missing = [pair for pair in zip(sources, objects, strict=True) if not pair[1].exists()]
     with ThreadPoolExecutor(2) as pool:
-        words = ([*compile.compiler(), *flags, "-c", str(path), "-o", str(output)] for path, output in missing)
+        words = ([*compilation.compiler(), *flags, "-c", str(path), "-o", str(output)] for path, output in missing)
         list(pool.map(c10_cuda.run, words))
     # The simulation stands before c10 in the order in which the loader looks for libcudart, so it is found there.
     release = c10_cuda.runtime_of(base.c10_cuda)
@@ -73,12 +79,12 @@ def build(base: Allocator, source: Path, simulator: Path, flavour: str, program:
     linked += [base.c10_cuda, libraries / "libc10.so"]
     paths_at_run_time = [f"-Wl,-rpath,{path}" for path in (simulator, base.c10_cuda.parent, libraries)]
     options = [*paths_at_run_time, "-Wl,--allow-shlib-undefined", "-ldl", "-o", str(program)]
-    c10_cuda.run([*compile.compiler(), *flags, *map(str, [*objects, *linked]), *options])
+    c10_cuda.run([*compilation.compiler(), *flags, *map(str, [*objects, *linked]), *options])
 
 
 def build_library(base: Allocator, source: Path, library: Path) -> None:
     """Compiles a library that uses the allocator."""
-    words = [*compile.compiler(), *_flags(base, "plain"), "-shared", str(source), "-o", str(library)]
+    words = [*compilation.compiler(), *_flags(base, "plain"), "-shared", str(source), "-o", str(library)]
     c10_cuda.run(words)
 
 

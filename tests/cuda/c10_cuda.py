@@ -16,7 +16,10 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import Symbol, SymbolTableSection
 
-from lmsbuild import compile, cuda, debian, source, symbols
+from lmsbuild.elf import symbols
+from lmsbuild.fetch import cuda
+from lmsbuild.graft import compilation
+from lmsbuild.source import debian, source
 
 FOLDER = "c10/cuda"
 # The allocator before 2.0, the function that returns it, and the name and virtual table of its class.
@@ -48,7 +51,7 @@ def build(tree: Path, wheel: Path, runtime: cuda.Runtime, standard: str, folder:
     folder.mkdir()
     sources = [path for path in sorted((tree / FOLDER).rglob("*.cpp")) if "test" not in path.relative_to(tree).parts]
     strings = symbols.uses_new_strings(wheel / "torch/lib/libc10.so")
-    words = [*compile.compiler(), f"-std={standard}", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread"]
+    words = [*compilation.compiler(), f"-std={standard}", "-O2", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-pthread"]
     words += [f"-D_GLIBCXX_USE_CXX11_ABI={int(strings)}", "-DC10_CUDA_BUILD_MAIN_LIB"]
     words += [f"-isystem{wheel / 'torch/include'}", f"-isystem{runtime.include}"]
     objects = [folder / f"{path.stem}.o" for path in sources]

@@ -31,7 +31,7 @@ import throughput
 from oversubscription import PAGE, Traffic, limit_for
 from session import Session
 
-from lmsbuild.catalogue import tags
+from lmsbuild.catalogue.catalogue import tags
 from lmsbuild.errors import NoFramework, NoRuntime, OutOfTime, ProgramFailed, UnknownTag, WrongResult, WrongVersion
 
 MIB = 1 << 20

@@ -17,7 +17,12 @@ import pytest
 
 import debian_torch
 from elsewhere import Programs
-from lmsbuild import catalogue, channel, channel_check, conda_archive, paths, runpath, series, symbols
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.channel import audit, channel
+from lmsbuild.conda import package_file, runpath
+from lmsbuild.elf import symbols
+from lmsbuild.patch import series
 from machines import POWER, Machine, make_root
 
 RECIPES = paths.recipes_folder()
@@ -51,7 +56,7 @@ def package(
 def installed(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder `torch` of an environment with the package."""
     folder = tmp_path_factory.mktemp("installed")
-    for member in conda_archive.members(package):
+    for member in package_file.members(package):
         if member.name.startswith(INSTALLED) and member.file is not None:
             target = folder / "torch" / member.name.removeprefix(INSTALLED)
             target.parent.mkdir(parents=True, exist_ok=True)
@@ -72,11 +77,11 @@ def test_package(package: Path, installed: Path, tmp_path: Path) -> None:
         glue = libraries[name]
         assert glue is not None and glue.runpath == ("$ORIGIN",)
     assert symbols.needed_library(installed / "lib/libtorch_lms_cuda.so", "libcudart") == "libcudart.so.11.0"
-    depends = conda_archive.read_description(package)["index"]["depends"]
+    depends = package_file.read_description(package)["index"]["depends"]
     assert {"typing_extensions", *debian_torch.DEPENDS} <= set(depends)
     assert (installed / "lms/__init__.py").is_file() and "lms" in (installed / "__init__.py").read_text()
     channel.publish(tmp_path / "channel", [package])
-    assert channel_check.check(tmp_path / "channel", RECIPES) == 1
+    assert audit.check(tmp_path / "channel", RECIPES) == 1
 
 
 def test_training(debian: Path, installed: Path, tmp_path: Path) -> None:

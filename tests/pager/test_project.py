@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 import presets
-from lmsbuild import catalogue, paths, series
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.patch import series
 from presets import PAGER, Builds
 
 GLUE = PAGER.parent / "pytorch/aten/src/ATen"

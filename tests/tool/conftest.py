@@ -9,8 +9,11 @@ import pytest
 
 import synthetic
 import synthetic_tensorflow
-from lmsbuild import catalogue, debian, paths, patience, source
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import SourceUnreachable
+from lmsbuild.fetch import patience
+from lmsbuild.source import debian, source
 from shop import Shop
 from workshop import Workshop
 

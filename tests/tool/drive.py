@@ -13,7 +13,9 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import archive, cli, paths, patience, report
+from lmsbuild import cli, paths, report
+from lmsbuild.fetch import patience
+from lmsbuild.wheel import archive
 
 
 def main() -> None:

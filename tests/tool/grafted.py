@@ -9,10 +9,11 @@ from pathlib import Path
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
-from lmsbuild import series, symbols
-from lmsbuild.catalogue import Tag
-from lmsbuild.patch import find_patch
-from lmsbuild.wheel import WheelFile, parse_name
+from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.elf import symbols
+from lmsbuild.patch import series
+from lmsbuild.patch.patch import find_patch
+from lmsbuild.wheel.wheel import WheelFile, parse_name
 
 # What is loaded with a framework, by the wheel itself or by what it requires.
 _LOADED = {"libtorch_cpu.so", "libtorch_lms.so", "libc10.so", "libc10_cuda.so", "libtensorflow_framework.so.2"} | {

@@ -11,11 +11,12 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from lmsbuild import download, ranged, report
-from lmsbuild.catalogue import Tag
+from lmsbuild import report
+from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.errors import DownloadFailed
-from lmsbuild.target import Target, python_of
-from lmsbuild.wheel import WheelFile, record_hash
+from lmsbuild.fetch import download, ranged
+from lmsbuild.wheel.target import Target, python_of
+from lmsbuild.wheel.wheel import WheelFile, record_hash
 
 Links = Callable[[], Sequence[ranged.Link]]
 

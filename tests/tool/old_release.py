@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import catalogue, paths
-from lmsbuild.target import minor_of, python_of
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.wheel.target import minor_of, python_of
 
 
 def install(folder: Path, framework: str, tag: str, package: str | None = None, needs: tuple[str, ...] = ()) -> Path:

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import synthetic
 import synthetic_tensorflow as tensorflow
-from lmsbuild import add_tag, catalogue
-from lmsbuild.catalogue import Tag
+from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.tag import add_tag
 from synthetic import Member
 from workshop import Workshop
 

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild.git import blob_hash
-from lmsbuild.target import target_for
-from lmsbuild.wheel import record_hash, record_text
+from lmsbuild.git_command import blob_hash
+from lmsbuild.wheel.target import target_for
+from lmsbuild.wheel.wheel import record_hash, record_text
 
 TARGET = target_for(None)
 ABI = TARGET.interpreter

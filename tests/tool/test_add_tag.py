@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import add_tag, catalogue, rows, trial
+from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.errors import (
     BadRelease,
     BadSources,
@@ -25,8 +25,10 @@ from lmsbuild.errors import (
     WrongHash,
     WrongVersion,
 )
-from lmsbuild.patch import find_patch
-from lmsbuild.wheel import file_sha256
+from lmsbuild.patch.patch import find_patch
+from lmsbuild.tag import add_tag
+from lmsbuild.trial import trial
+from lmsbuild.wheel.wheel import file_sha256
 from synthetic import Member
 from workshop import Workshop
 

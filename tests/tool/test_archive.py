@@ -13,8 +13,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from lmsbuild.archive import ArchiveWriter, compressed_chunks
 from lmsbuild.errors import DamagedWheel
+from lmsbuild.wheel.archive import ArchiveWriter, compressed_chunks
 
 DATE = (2026, 1, 2, 3, 4, 6)
 

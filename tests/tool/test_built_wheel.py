@@ -12,9 +12,13 @@ from pathlib import Path
 import pytest
 
 import grafted
-from lmsbuild import catalogue, download, graft, paths, series
-from lmsbuild.target import target_for
-from lmsbuild.wheel import WheelFile, record_hash
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.fetch import download
+from lmsbuild.graft import graft
+from lmsbuild.patch import series
+from lmsbuild.wheel.target import target_for
+from lmsbuild.wheel.wheel import WheelFile, record_hash
 
 PATCHES = paths.patches_folder()
 TAG = catalogue.find_tag(PATCHES, "v2.13.0", "pytorch")

@@ -11,10 +11,12 @@ import pytest
 
 import synthetic
 import synthetic_tensorflow as tensorflow
-from lmsbuild import catalogue, check_tags, rows, trial
-from lmsbuild.catalogue import Tag
+from lmsbuild.catalogue import catalogue, rows
+from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.errors import ChecksFailed, ResultsDiffer
-from lmsbuild.wheel import file_sha256
+from lmsbuild.tag import check_tags
+from lmsbuild.trial import trial
+from lmsbuild.wheel.wheel import file_sha256
 from shop import CPU_NAME, NAME, Shop
 from synthetic import Member
 from workshop import Workshop

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import compile, doctor, errors
+from lmsbuild import doctor, errors
 from lmsbuild.errors import Failure, MachineNotReady
+from lmsbuild.graft import compilation
 from workshop import Workshop
 
 CUDA_PACKAGE = f"nvidia_runtime-12.4.127-py3-none-manylinux2014_{synthetic.TARGET.machine}.whl"
@@ -161,7 +162,7 @@ def test_the_remedy_fits_the_distribution(manager: str, advice: str) -> None:
 
 def test_the_compiler_may_have_arguments(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("CXX", "env 'g++' -pipe")
-    assert compile.compiler() == ["env", "g++", "-pipe"]
+    assert compilation.compiler() == ["env", "g++", "-pipe"]
 
 
 def _known_machine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:

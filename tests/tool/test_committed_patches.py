@@ -8,10 +8,14 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import blobs, catalogue, generate, graft, paths, ranged
-from lmsbuild.catalogue import Tag
-from lmsbuild.git import blob_hash
-from lmsbuild.patch import find_patch
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.fetch import blobs, ranged
+from lmsbuild.git_command import blob_hash
+from lmsbuild.graft import graft
+from lmsbuild.patch import generate
+from lmsbuild.patch.patch import find_patch
 
 PATCHES = paths.patches_folder()
 TAGS = catalogue.tags(PATCHES)

@@ -15,8 +15,8 @@ from google.protobuf import descriptor_pb2
 from hypothesis import given
 from hypothesis import strategies as st
 
-from lmsbuild.config_message import add_field
 from lmsbuild.errors import BadSources
+from lmsbuild.graft.config_message import add_field
 
 PACKAGE = "lms_test"
 BOOL, MESSAGE, ENUM = 8, 11, 14

@@ -14,7 +14,8 @@ import pytest
 
 import grafted
 import synthetic
-from lmsbuild import catalogue, cuda, graft, paths, series
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import (
     BadSources,
     CompilerFailed,
@@ -26,7 +27,10 @@ from lmsbuild.errors import (
     UnsafeMember,
     WrongHash,
 )
-from lmsbuild.wheel import file_sha256, record_hash, record_text
+from lmsbuild.fetch import cuda
+from lmsbuild.graft import graft
+from lmsbuild.patch import series
+from lmsbuild.wheel.wheel import file_sha256, record_hash, record_text
 from synthetic import Member
 from workshop import Workshop
 
@@ -346,7 +350,8 @@ def test_a_disk_that_is_full_while_packages_are_unpacked_is_said(with_cuda: Work
 _LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from lmsbuild import cli, cuda, paths
+from lmsbuild import cli, paths
+from lmsbuild.fetch import cuda
 patches, base, output = sys.argv[1:]
 paths.patches_folder = lambda: Path(patches)
 place = cuda._place

@@ -12,10 +12,14 @@ from pathlib import Path
 import pytest
 
 import grafted
-from lmsbuild import catalogue, cuda, download, graft, paths, series
-from lmsbuild.catalogue import Tag
-from lmsbuild.target import target_for
-from lmsbuild.wheel import WheelFile, parse_name
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.fetch import cuda, download
+from lmsbuild.graft import graft
+from lmsbuild.patch import series
+from lmsbuild.wheel.target import target_for
+from lmsbuild.wheel.wheel import WheelFile, parse_name
 
 PATCHES = paths.patches_folder()
 LIBRARIES = {"torch/lib/libtorch_lms.so", "torch/lib/libtorch_lms_cuda.so"}

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import catalogue, debian, paths, source
-from lmsbuild.git import blob_hash
-from lmsbuild.patch import Patch, find_patch
-from lmsbuild.wheel import parse_name
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.git_command import blob_hash
+from lmsbuild.patch.patch import Patch, find_patch
+from lmsbuild.source import debian, source
+from lmsbuild.wheel.wheel import parse_name
 
 PATCHES = paths.patches_folder()
 KNOWN = {tag.full_name: tag for tag in catalogue.tags(PATCHES)}

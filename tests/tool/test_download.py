@@ -12,10 +12,11 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import command, download
+from lmsbuild import command
 from lmsbuild.errors import DownloadFailed, WrongHash, WrongPlatform
-from lmsbuild.target import Target, glibc_minor, target_for
-from lmsbuild.wheel import file_sha256
+from lmsbuild.fetch import download
+from lmsbuild.wheel.target import Target, glibc_minor, target_for
+from lmsbuild.wheel.wheel import file_sha256
 from workshop import Workshop
 
 

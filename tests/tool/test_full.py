@@ -18,7 +18,7 @@ import pytest
 
 import synthetic
 import upstream
-from lmsbuild import paths, plan
+from lmsbuild import paths
 from lmsbuild.errors import (
     BuildFailed,
     BuildNotReady,
@@ -26,6 +26,7 @@ from lmsbuild.errors import (
     NoSpace,
     SourceUnreachable,
 )
+from lmsbuild.full import plan
 from upstream import TAG, Upstream, git
 from workshop import DRIVE, Workshop
 
@@ -451,7 +452,7 @@ def test_a_build_that_asks_for_cxx11_gets_cxx14(tmp_path: Path, way: str, extens
 
 @pytest.mark.parametrize(("tag", "classic"), [("v1.4.0", True), ("v2.6.0", False)])
 def test_the_plan_of_a_real_tag(tag: str, classic: bool, tmp_path: Path) -> None:
-    from lmsbuild import catalogue
+    from lmsbuild.catalogue import catalogue
 
     patches = paths.patches_folder()
     known = {found.name: found for found in catalogue.tags(patches) if found.framework == "pytorch"}

@@ -16,8 +16,11 @@ import pytest
 import synthetic
 import synthetic_tensorflow as tensorflow
 import upstream
-from lmsbuild import catalogue, paths, plan, rows, trial
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.errors import BuildFailed, BuildNotReady
+from lmsbuild.full import plan
+from lmsbuild.trial import trial
 from shop import NAME, Shop
 from synthetic import Member
 

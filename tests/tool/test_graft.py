@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import graft, symbols
+from lmsbuild.elf import symbols
 from lmsbuild.errors import (
     BadSources,
     CompilerFailed,
@@ -35,7 +35,8 @@ from lmsbuild.errors import (
     WrongPlatform,
     WrongVersion,
 )
-from lmsbuild.wheel import WheelFile, file_sha256, record_hash
+from lmsbuild.graft import graft
+from lmsbuild.wheel.wheel import WheelFile, file_sha256, record_hash
 from synthetic import ABI, PLATFORM, Member
 from workshop import Workshop
 
@@ -297,7 +298,8 @@ def test_a_full_disk_is_said_and_leaves_nothing(workshop: Workshop) -> None:
 _LIMITED = """
 import resource, signal, sys
 from pathlib import Path
-from lmsbuild import cli, graft, paths
+from lmsbuild import cli, paths
+from lmsbuild.graft import graft
 patches, base, output = sys.argv[1:]
 paths.patches_folder = lambda: Path(patches)
 write = graft._write

@@ -16,9 +16,13 @@ from pathlib import Path
 import pytest
 
 import headers
-from lmsbuild import catalogue, compile, cuda, paths, ranged, series
-from lmsbuild.catalogue import Tag
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.errors import UnforwardedMethod
+from lmsbuild.fetch import cuda, ranged
+from lmsbuild.graft import compilation
+from lmsbuild.patch import series
 
 PATCHES = paths.patches_folder()
 CUDA = "aten/src/ATen/cuda/"
@@ -77,13 +81,13 @@ def _compile(tag: Tag, base: Path, scratch: Path, chosen: Callable[[str], bool])
     """Compiles some of the graft's sources for this tag against these headers."""
     graft = series.read_series(PATCHES, tag).graft
     runtime = cuda.unpack(PATCHES, tag.cuda, paths.cache_folder(), scratch / "cuda")
-    tree = compile.Tree(_patched(tag, scratch / "patched"), base, runtime)
+    tree = compilation.Tree(_patched(tag, scratch / "patched"), base, runtime)
     libraries = []
     for library in graft.libraries:
         own = tuple(source for source in library.sources if chosen(source))
         if own:
             libraries.append(replace(library, sources=own))
-    return compile.compile_sources(libraries, graft, tag.standard, tree, scratch, lambda done: None)
+    return compilation.compile_sources(libraries, graft, tag.standard, tree, scratch, lambda done: None)
 
 
 def _patched(tag: Tag, tree: Path) -> Path:

@@ -16,9 +16,10 @@ import pytest
 import synthetic
 import upstream
 from flaky import FlakyServer, break_resolver, serving
-from lmsbuild import command, download, http_requests, pip_command, ranged, resumable
+from lmsbuild import command
 from lmsbuild.errors import DownloadFailed, SourceUnreachable, WrongHash
-from lmsbuild.wheel import WheelFile, file_sha256
+from lmsbuild.fetch import download, http_requests, pip_command, ranged, resumable
+from lmsbuild.wheel.wheel import WheelFile, file_sha256
 from workshop import Workshop
 
 DATA = random.Random(7).randbytes(5 << 20)

@@ -14,7 +14,8 @@ from pathlib import Path
 import click
 import pytest
 
-from lmsbuild import catalogue, cli, paths
+from lmsbuild import cli, paths
+from lmsbuild.catalogue import catalogue
 from lmsreplay import __main__ as replay
 from lmsreplay.trace import MARKER_BYTES
 from workshop import Workshop

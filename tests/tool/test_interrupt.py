@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild.wheel import WheelFile
+from lmsbuild.wheel.wheel import WheelFile
 from workshop import DRIVE, Workshop
 
 MOMENTS = ["base wheel", "verify", "patch", "compile", "graft", "member:1", "member:4", "publish"]

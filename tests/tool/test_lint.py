@@ -13,8 +13,11 @@ from pathlib import Path
 import pytest
 
 import headers
-from lmsbuild import catalogue, cuda, paths, series
-from lmsbuild.wheel import parse_name
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.fetch import cuda
+from lmsbuild.patch import series
+from lmsbuild.wheel.wheel import parse_name
 from presets import Builds
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -17,9 +17,11 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild import catalogue, paths, plan
-from lmsbuild.git import blob_hash
-from lmsbuild.patch import find_patch
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.full import plan
+from lmsbuild.git_command import blob_hash
+from lmsbuild.patch.patch import find_patch
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "manual-apply.md").read_text()

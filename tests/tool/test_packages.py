@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import synthetic_tensorflow as tensorflow
-from lmsbuild import catalogue, rows
+from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.errors import UnknownPackage, UnknownTag, WrongHash, WrongVersion
-from lmsbuild.wheel import file_sha256
+from lmsbuild.wheel.wheel import file_sha256
 from shop import CPU_NAME, CUDA_NAME, NAME, Shop
 from synthetic import Member
 

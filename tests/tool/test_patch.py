@@ -18,8 +18,8 @@ from lmsbuild.errors import (
     PartlyApplied,
     PatchMismatch,
 )
-from lmsbuild.git import blob_hash
-from lmsbuild.patch import apply_to_checkout, apply_to_folder, read_patch
+from lmsbuild.git_command import blob_hash
+from lmsbuild.patch.patch import apply_to_checkout, apply_to_folder, read_patch
 from workshop import Workshop
 
 IDENTITY = ["-c", "user.name=Someone", "-c", "user.email=someone@localhost"]

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import pytest
 
-from lmsbuild import catalogue, graft, paths
-from lmsbuild.git import blob_hash
-from lmsbuild.patch import find_patch
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.git_command import blob_hash
+from lmsbuild.graft import graft
+from lmsbuild.patch.patch import find_patch
 
 PATCHES = paths.patches_folder()
 

@@ -15,9 +15,10 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import graft, http_requests, ranged
 from lmsbuild.errors import DamagedWheel, DownloadFailed
-from lmsbuild.wheel import WheelFile, file_sha256
+from lmsbuild.fetch import http_requests, ranged
+from lmsbuild.graft import graft
+from lmsbuild.wheel.wheel import WheelFile, file_sha256
 from synthetic import Member
 from workshop import Workshop
 

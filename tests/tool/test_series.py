@@ -10,11 +10,13 @@ from dataclasses import replace
 import pytest
 
 import synthetic
-from lmsbuild import blobs, generate, rows
-from lmsbuild.edits import Edit, apply_edits, read_edits
+from lmsbuild.catalogue import rows
 from lmsbuild.errors import BadSources
-from lmsbuild.patch import find_patch
-from lmsbuild.series import new_files, read_series
+from lmsbuild.fetch import blobs
+from lmsbuild.patch import generate
+from lmsbuild.patch.edits import Edit, apply_edits, read_edits
+from lmsbuild.patch.patch import find_patch
+from lmsbuild.patch.series import new_files, read_series
 from workshop import Workshop
 
 ORIGINALS = {"torch/__init__.py": synthetic.INIT, "torch/cuda/__init__.py": synthetic.CUDA_INIT}

@@ -16,7 +16,6 @@ import pytest
 
 import synthetic
 import upstream
-from lmsbuild import debian, source
 from lmsbuild.errors import (
     FolderInUse,
     NoSpace,
@@ -28,7 +27,8 @@ from lmsbuild.errors import (
     WrongCommit,
     WrongHash,
 )
-from lmsbuild.wheel import file_sha256
+from lmsbuild.source import debian, source
+from lmsbuild.wheel.wheel import file_sha256
 from upstream import TAG, Upstream, git
 from workshop import DRIVE, Workshop
 
@@ -404,7 +404,8 @@ def test_an_archive_cannot_write_outside_the_tree(tmp_path: Path) -> None:
 
 
 def test_the_catalogues_origin_is_complete() -> None:
-    from lmsbuild import catalogue, paths
+    from lmsbuild import paths
+    from lmsbuild.catalogue import catalogue
 
     origin = source.read_origin(paths.patches_folder(), "pytorch")
     tags = {tag.name for tag in catalogue.tags(paths.patches_folder())}

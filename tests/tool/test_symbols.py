@@ -12,8 +12,8 @@ from auditwheel.policy import WheelPolicies
 from hypothesis import given
 from hypothesis import strategies as st
 
+from lmsbuild.elf.symbols import Need, claimed_minor, needed_versions, oldest_glibc, true_platforms, uses_new_strings
 from lmsbuild.errors import DamagedWheel
-from lmsbuild.symbols import Need, claimed_minor, needed_versions, oldest_glibc, true_platforms, uses_new_strings
 
 
 @pytest.mark.parametrize(

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import grafted
-from lmsbuild import catalogue, download, paths
-from lmsbuild.target import target_for
-from lmsbuild.wheel import WheelFile, parse_name
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.fetch import download
+from lmsbuild.wheel.target import target_for
+from lmsbuild.wheel.wheel import WheelFile, parse_name
 
 PATCHES = paths.patches_folder()
 LIBRARY = "tensorflow/libtensorflow_lms.so"

@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 
 import synthetic
-from lmsbuild import command, paths, trial
+from lmsbuild import command, paths
 from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
+from lmsbuild.trial import trial
 from workshop import Workshop
 
 STATISTICS = '{"allocated_bytes.peak": 3000, "resident_bytes.peak": 1000, "over_limit_bytes.peak": 0, "out.bytes": 5, "in.bytes": 6}'

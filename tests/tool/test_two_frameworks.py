@@ -13,8 +13,8 @@ import pytest
 
 import synthetic
 import synthetic_tensorflow as tensorflow
-from lmsbuild import api_modules, catalogue, paths, rows, series, trial
-from lmsbuild.api_modules import Export
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.errors import (
     AmbiguousTag,
     BadRelease,
@@ -25,7 +25,10 @@ from lmsbuild.errors import (
     UnknownRelease,
     WrongVersion,
 )
-from lmsbuild.wheel import WheelFile
+from lmsbuild.patch import api_modules, series
+from lmsbuild.patch.api_modules import Export
+from lmsbuild.trial import trial
+from lmsbuild.wheel.wheel import WheelFile
 from shop import CPU_NAME, CUDA_NAME, NAME, STUB_NAME, Shop
 from synthetic import Member
 

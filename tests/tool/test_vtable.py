@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from lmsbuild.elf.vtable import check_decorator
 from lmsbuild.errors import BadSources, UnforwardedMethod
-from lmsbuild.vtable import check_decorator
 
 INTERFACE = """
 namespace c10 {

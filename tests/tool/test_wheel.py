@@ -11,7 +11,7 @@ import pytest
 
 import synthetic
 from lmsbuild.errors import DamagedWheel, Failure, NoSuchFile, TamperedWheel, UnsafeMember
-from lmsbuild.wheel import WheelFile
+from lmsbuild.wheel.wheel import WheelFile
 from synthetic import DIST_INFO, Member
 
 Members = dict[str, Member]

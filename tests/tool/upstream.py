@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import synthetic
-from lmsbuild import catalogue
+from lmsbuild.catalogue import catalogue
 from workshop import Workshop
 
 NAME = "github.com/pytorch/pytorch"

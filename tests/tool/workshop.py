@@ -10,9 +10,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import synthetic
-from lmsbuild import catalogue, generate, graft
-from lmsbuild.patch import Patch, find_patch
-from lmsbuild.wheel import WheelFile
+from lmsbuild.catalogue import catalogue
+from lmsbuild.graft import graft
+from lmsbuild.patch import generate
+from lmsbuild.patch.patch import Patch, find_patch
+from lmsbuild.wheel.wheel import WheelFile
 
 DRIVE = Path(__file__).with_name("drive.py")
 

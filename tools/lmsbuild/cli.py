@@ -11,26 +11,18 @@ from typing import Any, NoReturn
 
 import click
 
-from lmsbuild import (
-    add_tag,
-    catalogue,
-    check_tags,
-    command,
-    doctor,
-    full,
-    generate,
-    graft,
-    paths,
-    plan,
-    report,
-    rows,
-    source,
-    trial,
-)
+from lmsbuild import command, doctor, paths, report
+from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.conda_commands import channel_group, conda_group
 from lmsbuild.errors import AlreadyApplied, ChecksFailed, Failure, NoSuchFile, StalePatch, disk_failures
-from lmsbuild.patch import apply_to_checkout, find_patch
-from lmsbuild.target import target_for
+from lmsbuild.full import full, plan
+from lmsbuild.graft import graft
+from lmsbuild.patch import generate
+from lmsbuild.patch.patch import apply_to_checkout, find_patch
+from lmsbuild.source import source
+from lmsbuild.tag import add_tag, check_tags
+from lmsbuild.trial import trial
+from lmsbuild.wheel.target import target_for
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)

@@ -10,11 +10,15 @@ from typing import Any
 
 import click
 
-from lmsbuild import catalogue, channel, channel_check, conda, conda_base, graft, paths, report
+from lmsbuild import paths, report
+from lmsbuild.catalogue import catalogue
+from lmsbuild.channel import audit, channel
+from lmsbuild.conda import framework_package, packager
+from lmsbuild.conda.platforms import Platform, find_platform, target_on
 from lmsbuild.errors import WrongVersion, disk_failures
-from lmsbuild.platforms import Platform, find_platform, target_on
-from lmsbuild.target import target_for
-from lmsbuild.wheel import parse_name
+from lmsbuild.graft import graft
+from lmsbuild.wheel.target import target_for
+from lmsbuild.wheel.wheel import parse_name
 from lmsbuild.workspace import workspace
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
@@ -49,7 +53,7 @@ def _package_options(command: Callable[..., None]) -> Callable[..., None]:
             "--test/--no-test", default=True, show_default=True, help="Run the package's tests in an environment."
         ),
         click.option(
-            "--level", type=click.IntRange(1, 22), default=conda.LEVEL, show_default=True, help="Of compression."
+            "--level", type=click.IntRange(1, 22), default=packager.LEVEL, show_default=True, help="Of compression."
         ),
         click.option("--prepare", type=_FOLDER, help="Only write what the recipe needs into this new folder."),
         click.option(
@@ -105,21 +109,21 @@ def _build(
         raise WrongVersion(
             f"{wheel.name} is {name.package} {name.version}, but {tag.name} needs {tag.version} of {needed}"
         )
-    requires = conda_base.requirements(base) if base and conda_base.is_package(base) else ()
+    requires = framework_package.requirements(base) if base and framework_package.is_package(base) else ()
     if prepare is not None:
-        click.echo(conda.prepare(wheel, recipes, prepare, requires))
+        click.echo(packager.prepare(wheel, recipes, prepare, requires))
         return
     threads = os.cpu_count() or 1
-    click.echo(conda.build(conda.Options(wheel, recipes, output, channels, test, level, threads, requires)))
+    click.echo(packager.build(packager.Options(wheel, recipes, output, channels, test, level, threads, requires)))
 
 
 def _build_wheel(tag: catalogue.Tag, where: Platform, python: str | None, base: Path | None, output: Path) -> Path:
     with ExitStack() as stack:
-        if base and conda_base.is_package(base):
+        if base and framework_package.is_package(base):
             with disk_failures(output):
                 scratch = stack.enter_context(workspace(output))
                 report.stage("base package")
-                base = conda_base.as_wheel(base, tag.package, tag.version, where, scratch)
+                base = framework_package.as_wheel(base, tag.package, tag.version, where, scratch)
         return graft.build(
             graft.Options(
                 tag=tag,
@@ -156,5 +160,5 @@ def publish_packages(channel_folder: Path, packages: tuple[Path, ...], verbose: 
 def check_channel(channel_folder: Path, verbose: bool) -> None:
     """Check every hash of the channel in DIR, every dependency that it can satisfy, every ELF file."""
     report.configure(verbose=verbose)
-    count = channel_check.check(channel_folder, paths.recipes_folder())
+    count = audit.check(channel_folder, paths.recipes_folder())
     click.echo(f"{channel_folder}: {count} packages, all as the index says")

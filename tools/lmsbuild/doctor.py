@@ -13,9 +13,12 @@ from pathlib import Path
 
 import click
 
-from lmsbuild import catalogue, command, compile, cuda, paths
+from lmsbuild import command, paths
+from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import Failure, MachineNotReady, UnknownCuda
-from lmsbuild.target import target_for
+from lmsbuild.fetch import cuda
+from lmsbuild.graft import compilation
+from lmsbuild.wheel.target import target_for
 
 _CACHE_BYTES = 1 << 30  # the largest base wheel
 _OUTPUT_BYTES = 3 << 30  # unpacked libraries and headers, objects, and the wheel
@@ -71,7 +74,7 @@ def _interpreter() -> Finding:
 
 def _compiler() -> Finding:
     try:
-        words = compile.compiler()
+        words = compilation.compiler()
     except Failure as error:
         return Finding("C++ compiler", str(error).split(":")[0], _install("c++"))
     version = (command.run([*words, "--version"]).text.splitlines() or ["unknown version"])[0]

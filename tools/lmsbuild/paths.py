@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+_PROGRAMS = Path(__file__).resolve().parent / "programs"
+
 
 def patches_folder() -> Path:
     """The folder `patches`: inside the installed package, or beside `tools` in a checkout."""
@@ -35,14 +37,14 @@ def cache_folder() -> Path:
 
 def models_file(framework: str = "pytorch") -> Path:
     """The models that `lmsbuild try` trains."""
-    return Path(__file__).resolve().parent / {"pytorch": "models.py", "tensorflow": "keras_models.py"}[framework]
+    return _PROGRAMS / {"pytorch": "models.py", "tensorflow": "keras_models.py"}[framework]
 
 
 def trial_program() -> Path:
     """The program that `lmsbuild try` runs in the throw-away environment."""
-    return Path(__file__).resolve().parent / "training.py"
+    return _PROGRAMS / "training.py"
 
 
 def trial_backend(framework: str) -> Path:
     """What of that program is the framework's own."""
-    return Path(__file__).resolve().parent / f"training_{framework}.py"
+    return _PROGRAMS / f"training_{framework}.py"

@@ -10,7 +10,7 @@ _NO_LIMIT = 1 << 50
 
 
 def record(model: str, path: Path, *, iterations: int, scale: float, min_size: int, threads: int) -> None:
-    """Trains ``model`` of :mod:`lmsbuild.models` and writes what its blocks went through.
+    """Trains ``model`` of :mod:`lmsbuild.programs.models` and writes what its blocks went through.
 
     :param path: the trace to write.
     :param iterations: how many optimiser steps; the first differs from the others, and the last is cut short.
@@ -21,7 +21,7 @@ def record(model: str, path: Path, *, iterations: int, scale: float, min_size: i
     """
     import torch
 
-    from lmsbuild import models
+    from lmsbuild.programs import models
 
     if not hasattr(torch, "lms"):
         raise RuntimeError(f"torch {torch.__version__} has no torch.lms: install a wheel that lmsbuild made")

@@ -1,6 +1,6 @@
 """Trains one case, with the stock allocator or under a limit, and answers with losses and a digest: exact.
 
-Usage: train_case.py CASE STEPS SCALE MODELS [LIMIT [POLICY]]. MODELS is the file lmsbuild/models.py, LIMIT in bytes; 0
+Usage: train_case.py CASE STEPS SCALE MODELS [LIMIT [POLICY]]. MODELS is the file models.py of the tool, LIMIT in bytes; 0
 is the default limit, under which everything fits.
 """
 

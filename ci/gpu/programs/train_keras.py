@@ -15,7 +15,7 @@ sys.path.insert(0, folder)
 
 import tensorflow as tf
 
-from lmsbuild import keras_models
+from lmsbuild.programs import keras_models
 
 keras_models.deterministic()
 if rest:

@@ -17,8 +17,8 @@ REPOSITORY = Path(__file__).resolve().parents[3]
 
 
 def load(name: str) -> ModuleType:
-    """tools/lmsbuild/<name>.py, from the checkout and without installing the tool."""
-    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tools" / "lmsbuild" / f"{name}.py")
+    """tools/lmsbuild/programs/<name>.py, from the checkout and without installing the tool."""
+    spec = importlib.util.spec_from_file_location(name, REPOSITORY / "tools" / "lmsbuild" / "programs" / f"{name}.py")
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

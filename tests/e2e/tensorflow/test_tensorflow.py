@@ -20,7 +20,7 @@ import pytest
 
 import old_release
 from checks import Outcomes, parameters
-from lmsbuild.catalogue import number
+from lmsbuild.catalogue.catalogue import number
 
 PROGRAMS = Path(__file__).parent / "programs"
 NEW_TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3

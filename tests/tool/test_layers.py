@@ -1,0 +1,104 @@
+"""The packages of tools/lmsbuild: their arrows point downward only, and each stays small enough to read as one."""
+
+from __future__ import annotations
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from lmsbuild import paths
+
+TOOL = Path(paths.__file__).parent
+
+# From the lowest to the highest. Each module of the root, or package, imports only from lines above its own.
+LAYERS = (
+    ("errors", "paths", "programs", "report"),
+    ("command", "elf", "lock", "workspace"),
+    ("git_command", "wheel"),
+    ("catalogue",),
+    ("fetch",),
+    ("patch", "source", "trial"),
+    ("graft",),
+    ("conda", "full", "tag"),
+    ("channel", "doctor"),
+    ("conda_commands",),
+    ("cli",),
+    ("__main__",),
+)
+MOST = 13  # modules in one folder
+
+
+def _modules() -> dict[str, ast.Module]:
+    """The tool's modules, parsed, by dotted name below lmsbuild; a package's __init__ has the package's name."""
+    found = {}
+    for path in sorted(TOOL.rglob("*.py")):
+        name = ".".join(path.relative_to(TOOL).with_suffix("").parts).removesuffix("__init__").rstrip(".")
+        if name:
+            found[name] = ast.parse(path.read_text(), path.name)
+    return found
+
+
+MODULES = _modules()
+
+
+def _imports(tree: ast.Module) -> Iterator[str]:
+    """The dotted names that a module imports, at its top or in a function."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0 and node.module, "imports are absolute"
+            yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _uses(name: str) -> set[str]:
+    """The modules of the tool that this one imports."""
+    found = set()
+    for imported in _imports(MODULES[name]):
+        top, _, rest = imported.partition(".")
+        if top == "lmsbuild":
+            found.add(rest if rest in MODULES else rest.rpartition(".")[0])
+    return found
+
+
+def _unit(name: str) -> str:
+    return name.partition(".")[0]
+
+
+def test_every_module_has_a_layer() -> None:
+    assert sorted({_unit(name) for name in MODULES}) == sorted(unit for layer in LAYERS for unit in layer)
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_arrows_point_downward(name: str) -> None:
+    layer_of = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
+    unit = _unit(name)
+    upward = {used for used in _uses(name) if _unit(used) != unit and layer_of[_unit(used)] >= layer_of[unit]}
+    assert not upward
+
+
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """Within a package, too: graphlib raises CycleError, which names them."""
+    list(TopologicalSorter({name: _uses(name) for name in MODULES}).static_order())
+
+
+@pytest.mark.parametrize("folder", sorted({path.parent for path in TOOL.rglob("*.py")}), ids=lambda path: path.name)
+def test_folders_are_small(folder: Path) -> None:
+    modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
+    assert len(modules) <= MOST
+
+
+def test_no_module_is_called_as_a_library_that_the_tool_uses() -> None:
+    libraries = {_unit(imported) for tree in MODULES.values() for imported in _imports(tree)} - {"lmsbuild"}
+    own = {part for name in MODULES for part in name.split(".") if part != "__main__"}
+    # Those in programs/ import each other, by the names under which `lmsbuild try` copies them.
+    programs = {name.rpartition(".")[2] for name in MODULES if _unit(name) == "programs"}
+    assert not own & (libraries - programs | sys.stdlib_module_names)
+
+
+def test_programs_do_without_the_tool() -> None:
+    assert not {name: _uses(name) for name in MODULES if _unit(name) == "programs" and _uses(name)}

@@ -1,0 +1,1 @@
+"""Channels of conda packages."""

@@ -1,0 +1,135 @@
+"""Whether a channel is what its index says, and whether its packages can work where they are installed."""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import posixpath
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from lmsbuild.channel import channel
+from lmsbuild.conda import package_file, runpath
+from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.conda.platforms import read_platforms
+from lmsbuild.errors import BadChannel, DamagedPackage, DamagedWheel
+
+_INDEXED = ("name", "version", "build", "build_number", "subdir")
+_LARGEST_SHOWN = 20  # findings
+
+
+def check(folder: Path, recipes: Path) -> int:
+    """Checks the channel in `folder` and returns how many packages it has. Raises BadChannel, which says all that is wrong."""
+    indices = {}
+    findings: list[str] = []
+    for path in channel.subdirs(folder):
+        indices[path.name] = channel.read_index(path)
+        findings += _check_index(path, indices[path.name])
+    machines = {platform.subdir: platform.elf for platform in read_platforms(recipes)}
+    for subdir, records in indices.items():
+        for name, record in sorted(records.items()):
+            findings += (
+                f"{subdir}/{name}: {what}" for what in _check_package(folder / subdir / name, record, machines)
+            )
+    findings += _check_dependencies(folder, indices)
+    if findings:
+        shown = "\n  ".join(findings[:_LARGEST_SHOWN])
+        more = f"\n  and {len(findings) - _LARGEST_SHOWN} more" if len(findings) > _LARGEST_SHOWN else ""
+        raise BadChannel(
+            f"{folder} has {len(findings)} faults:\n  {shown}{more}\n  Put back the files that were published; what was built "
+            "wrong is built again with another build number."
+        )
+    return sum(map(len, indices.values()))
+
+
+def _check_index(folder: Path, records: dict[str, dict[str, Any]]) -> Iterator[str]:
+    for name in ("repodata.json", "run_exports.json"):
+        path, packed = folder / name, folder / f"{name}.zst"
+        if not path.exists() or not packed.exists():
+            yield f"{folder.name}: {name} or {packed.name} is missing: `lmsbuild channel publish` writes them"
+        else:
+            try:
+                if channel.unpacked_index(packed.read_bytes()) != path.read_bytes():
+                    yield f"{folder.name}: {packed.name} is not what {name} says"
+            except BadChannel as error:
+                yield f"{folder.name}: {packed.name}: {error}"
+    for path in sorted(folder.iterdir()):
+        if path.name.endswith(package_file.SUFFIXES) and path.name not in records and not path.name.startswith("."):
+            yield f"{folder.name}: {path.name} is not in the index: `lmsbuild channel publish` adds it"
+
+
+def _check_package(path: Path, record: dict[str, Any], machines: dict[str, str]) -> Iterator[str]:
+    if not path.is_file():
+        yield "the file is missing"
+        return
+    found = channel.digest(path)
+    stated = channel.Digest(record.get("size", 0), record.get("md5", ""), record.get("sha256", ""))
+    if found != stated:
+        yield f"has {found.size} bytes and sha256 {found.sha256}, the index says {stated.size} and {stated.sha256}"
+        return
+    try:
+        described = package_file.read_description(path)
+        index = described["index"]
+        for key in _INDEXED:
+            if index.get(key) != record.get(key):
+                yield f"says {key} {index.get(key)!r}, the index says {record.get(key)!r}"
+        if path.parent.name != index.get("subdir"):
+            yield f"is for {index.get('subdir')}"
+        yield from _check_members(path, described.get("paths", {}), machines.get(path.parent.name))
+    except (DamagedPackage, DamagedWheel) as error:
+        yield str(error)
+
+
+def _check_members(path: Path, listed: dict[str, Any], machine: str | None) -> Iterator[str]:
+    """Checks the contents against paths.json, and what ELF files tell the loader."""
+    expected = {row["_path"]: row for row in listed.get("paths", [])}
+    for member in package_file.members(path):
+        row = expected.pop(member.name, None)
+        if member.name.startswith("info/"):
+            continue
+        if row is None:
+            yield f"has {member.name}, which its paths.json does not list"
+        if member.file is None:
+            continue
+        data = member.file.read()
+        if row and row.get("sha256") not in (None, hashlib.sha256(data).hexdigest()):
+            yield f"{member.name} is not what paths.json says"
+        if data.startswith(runpath.MAGIC):
+            known = runpath.read(io.BytesIO(data), member.name)
+            assert known is not None
+            yield from _check_elf(member.name, known, machine)
+    yield from (f"lacks {name}, which its paths.json lists" for name in sorted(expected))
+
+
+def _check_elf(name: str, elf: runpath.Elf, machine: str | None) -> Iterator[str]:
+    if elf.machine != machine or not elf.little_endian:
+        yield f"{name} is for {elf.machine}, not for {machine or 'any machine, as noarch promises'}"
+    for entry in elf.runpath:
+        leads = posixpath.normpath(entry.replace("$ORIGIN", posixpath.dirname(name), 1))
+        if not entry.startswith("$ORIGIN") or leads.startswith(".."):
+            yield f"{name} looks for libraries in {entry}, outside the environment"
+
+
+def _check_dependencies(folder: Path, subdirs: Iterable[str]) -> Iterator[str]:
+    """Whether what the channel itself has of a required package satisfies the requirement."""
+    try:
+        import rattler
+    except ImportError as error:
+        raise missing_tools("py-rattler") from error
+    source = rattler.Channel(folder.resolve().as_uri())
+    packages = {
+        subdir: rattler.RepoData.from_path(folder / subdir / "repodata.json").into_repo_data(source)
+        for subdir in subdirs
+    }
+    for subdir, own in packages.items():
+        reachable: dict[str, list[Any]] = {}
+        for other in [*own, *(packages.get(channel.NOARCH, []) if subdir != channel.NOARCH else [])]:
+            reachable.setdefault(other.name.normalized, []).append(other)
+        for package in sorted(own, key=lambda package: str(package.file_name)):
+            for text in package.depends:
+                there = reachable.get(text.split()[0].lower(), [])
+                spec = rattler.MatchSpec(text)
+                if there and not any(spec.matches(other) for other in there):
+                    has = ", ".join(sorted(f"{other.version} {other.build}" for other in there))
+                    yield f"{subdir}/{package.file_name}: requires {text!r}, of which the channel has only {has}"

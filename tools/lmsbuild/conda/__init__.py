@@ -1,0 +1,1 @@
+"""Conda packages of patched wheels."""

@@ -1,0 +1,1 @@
+"""ELF files: what a library needs of others, and what its virtual tables say."""

@@ -1,0 +1,82 @@
+"""CUDA's runtime for a build, headers and library, out of packages that match the wheel: no toolkit is installed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild.catalogue.catalogue import Release, read_toml
+from lmsbuild.errors import DamagedWheel, UnknownCuda, WrongHash
+from lmsbuild.fetch import download
+from lmsbuild.wheel.target import target_for
+from lmsbuild.wheel.wheel import WheelFile, parse_name
+
+_INCLUDE = re.compile(r"nvidia/\w+/include/(.+)")
+_LIBRARY = re.compile(r"nvidia/\w+/lib/(libcudart\.so\.[\d.]+)")
+_CARRIED = re.compile(r"/libcudart-[0-9a-f]+\.so\.[\d.]+$")
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """CUDA's runtime, unpacked."""
+
+    include: Path
+    library: Path | None  # None: there is no package with the one that the wheel needs
+    functions: Path  # a library with the same functions, for this machine
+
+
+def versions(patches: Path) -> list[str]:
+    """The CUDA versions that the catalogue has packages for."""
+    return sorted(read_toml(patches / "catalogue/cuda.toml"))
+
+
+def releases(patches: Path, version: str, machine: str) -> list[Release]:
+    """The packages with the runtime of this CUDA version, for this kind of machine. Raises UnknownCuda."""
+    table = read_toml(patches / "catalogue/cuda.toml")
+    row = dict(table.get(version, {}))
+    if headers := row.pop("headers", None):
+        return releases(patches, headers, machine)
+    wheels: dict[tuple[str, str], dict[str, str]] = {}
+    for name, digest in row.items():
+        parsed = parse_name(Path(name))
+        if any(platform.endswith(f"_{machine}") for platform in parsed.platforms):
+            wheels.setdefault((parsed.package, str(parsed.version)), {})[name] = digest
+    if not wheels:
+        raise UnknownCuda(
+            f"the base wheel is for CUDA {version} on {machine}, but patches/catalogue/cuda.toml names packages for "
+            f"{', '.join(sorted(table))} only: add them there, or give a wheel for one of these"
+        )
+    return [Release(package, number, known) for (package, number), known in wheels.items()]
+
+
+def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
+    """Fetches the runtime of this CUDA version and unpacks it into `folder`. Raises UnknownCuda or as download does."""
+    target = target_for(None)  # the packages are the same for every interpreter
+    for release in releases(patches, version, target.machine):
+        file = download.fetch(release, target, cache)
+        if file.name not in release.wheels:
+            raise WrongHash(
+                f"pip chose {file.name}, which patches/catalogue/cuda.toml does not list: check `pip config list`"
+            )
+        with WheelFile(file) as wheel:
+            wheel.verify(lambda name: _place(name, folder), lambda done: None)
+    libraries = sorted(folder.glob("lib/libcudart.so.*"))
+    if len(libraries) != 1:
+        raise DamagedWheel(f"the packages for CUDA {version} hold {len(libraries)} runtime libraries, not one")
+    is_its_own = "headers" not in read_toml(patches / "catalogue/cuda.toml")[version]
+    return Runtime(folder / "include", libraries[0] if is_its_own else None, libraries[0])
+
+
+def carried(names: Iterable[str]) -> str | None:
+    """The CUDA runtime among the files of a wheel, if it carries one: under a name with a hash, beside its libraries."""
+    return next((name for name in names if _CARRIED.search(name)), None)
+
+
+def _place(name: str, folder: Path) -> Path | None:
+    if header := _INCLUDE.fullmatch(name):
+        return folder / "include" / header[1]
+    if library := _LIBRARY.fullmatch(name):
+        return folder / "lib" / library[1]
+    return None

@@ -1,0 +1,169 @@
+"""Fetches wheels from where pip is configured to look, and keeps them in a cache that is checked by hash.
+
+pip chooses among wheels, and fetches those from folders. One on a server that there is no choice about, and whose hash is
+known, is fetched without pip, which forgets a download that was interrupted.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import tempfile
+from pathlib import Path
+
+from packaging.tags import sys_tags
+from packaging.utils import canonicalize_name
+
+from lmsbuild import report
+from lmsbuild.catalogue.catalogue import Release, Tag
+from lmsbuild.errors import DamagedWheel, DownloadFailed, NoSpace, WrongHash
+from lmsbuild.fetch import http_requests, pip_command, ranged, resumable
+from lmsbuild.lock import locked
+from lmsbuild.wheel.target import Target
+from lmsbuild.wheel.wheel import file_sha256, parse_name
+
+_SUM = ".sha256"
+
+
+def fetch(release: Release, target: Target, cache: Path) -> Path:
+    """Returns the wheel of `release` for `target`, from the cache or the registry.
+
+    A file in the cache whose hash is wrong is fetched again. Safe to call from several processes at once: one
+    downloads, the others wait. Raises DownloadFailed or WrongHash.
+    """
+    folder = cache / f"{release.package}-{release.version}-{target.interpreter}-{target.machine}-{_source()}"
+    lock = folder.with_name(folder.name + ".lock")
+    with locked(lock, "another run fetches the same wheel; waiting for it"):
+        kept = _cached(folder, release)
+        if kept:
+            report.note(f"{kept.name} (cached)")
+            return kept
+        shutil.rmtree(folder, ignore_errors=True)
+        _remove_leftovers(folder)
+        fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.download-", dir=cache))
+        try:
+            wheel = _download_known(release, target, fresh) or _download(release, target, fresh)
+            digest = _hash(wheel)
+            _check_catalogue(release, wheel, digest)
+            wheel.with_name(wheel.name + _SUM).write_text(digest + "\n")
+            os.replace(fresh, folder)
+        finally:
+            shutil.rmtree(fresh, ignore_errors=True)
+        return folder / wheel.name
+
+
+def check_known(release: Release, wheel: Path) -> None:
+    """Checks a wheel that the user gave against the catalogue. Raises WrongHash; says so when it is not known."""
+    if wheel.name in release.wheels:
+        _check_catalogue(release, wheel, _hash(wheel))
+    else:
+        report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
+
+
+def _download_known(release: Release, target: Target, folder: Path) -> Path | None:
+    """The wheel, if there is only one that pip could choose, on a server, and the catalogue knows it."""
+    if not target.is_running or not release.wheels:
+        return None
+    suiting = [link for link in ranged.links(release.package) if _suits(release, link.name)]
+    if len({link.name for link in suiting}) != 1 or any(link.address.startswith("file:") for link in suiting):
+        return None
+    link = suiting[0]
+    sha256 = release.wheels.get(link.name)
+    if sha256 is None:
+        return None
+    wheel = folder / link.name
+    lock = folder.parent / f"{sha256}.lock"
+    with (
+        locked(lock, "another run fetches the same wheel; waiting for it"),
+        report.progress(f"download {release.package} {release.version}", 1.0) as show,
+    ):
+        try:
+            resumable.fetch(link.address, sha256, wheel, folder.parent, show)
+        except http_requests.Refused as error:
+            report.note(f"{error}; asking pip for it")  # which may have a password for that server
+            return None
+    return wheel
+
+
+def _suits(release: Release, name: str) -> bool:
+    """Whether the running interpreter can install the wheel of this name, which is of the release."""
+    try:
+        parsed = parse_name(Path(name))
+    except DamagedWheel:
+        return False
+    is_of_release = parsed.package == canonicalize_name(release.package) and parsed.version.public == release.version
+    return is_of_release and not parsed.tags.isdisjoint(sys_tags())
+
+
+def _download(release: Release, target: Target, folder: Path) -> Path:
+    words = ["download", "--no-deps", "--only-binary=:all:"]
+    countable = _has_raw_progress()
+    words += ["--progress-bar", "raw" if countable else "off"]
+    words += [*target.pip_arguments(), "--dest", str(folder), f"{release.package}=={release.version}"]
+    with report.progress(f"download {release.package} {release.version}", 1.0 if countable else None) as show:
+
+        def on_line(line: str) -> None:
+            parts = line.split()
+            if len(parts) == 4 and parts[0] == "Progress" and float(parts[3]):
+                show(float(parts[1]) / float(parts[3]))
+
+        finished = pip_command.run(words, on_line=on_line)
+    if finished.found_no_space:
+        raise NoSpace(folder.parent, "pip says so")
+    wheels = sorted(folder.glob("*.whl"))
+    if finished.code or len(wheels) != 1:
+        reasons = [line for line in finished.error_text.splitlines() if line.startswith("ERROR")]
+        reason = reasons[-1] if reasons else finished.error_text.strip() or "pip gave no reason"
+        other = "; a base wheel can be given with --base-wheel" if isinstance(release, Tag) else ""
+        raise DownloadFailed(
+            f"pip found no wheel of {release.package} {release.version} for {target}: {reason.removeprefix('ERROR: ')}\n"
+            f"  Check the network and pip's configuration (`pip config list`){other}."
+        )
+    return wheels[0]
+
+
+def _has_raw_progress() -> bool:
+    from pip import __version__
+
+    return int(__version__.split(".")[0]) >= 24 and __version__ != "24.0"
+
+
+def _source() -> str:
+    """Changes when pip is configured to look elsewhere, for another build of the same version may be there."""
+    places = [line for line in pip_command.configuration().splitlines() if "index" in line or "find-links" in line]
+    return hashlib.sha256("\n".join(places).encode()).hexdigest()[:8]
+
+
+def _cached(folder: Path, release: Release) -> Path | None:
+    for wheel in folder.glob("*.whl"):
+        try:
+            expected = wheel.with_name(wheel.name + _SUM).read_text().strip()
+        except OSError:
+            expected = ""
+        digest = _hash(wheel)
+        if digest == release.wheels.get(wheel.name, expected) == expected:
+            return wheel
+        report.note(f"{wheel.name} in the cache is damaged; fetching it again")
+    return None
+
+
+def _check_catalogue(release: Release, wheel: Path, digest: str) -> None:
+    expected = release.wheels.get(wheel.name)
+    if expected and expected != digest:
+        raise WrongHash(
+            f"{wheel.name} has the sha256 {digest}, the official one has {expected}: it was damaged or replaced; "
+            "fetch it again from a registry that you trust"
+        )
+    if expected is None:
+        report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
+
+
+def _hash(wheel: Path) -> str:
+    with report.progress("hash", wheel.stat().st_size) as show:
+        return file_sha256(wheel, show)
+
+
+def _remove_leftovers(folder: Path) -> None:
+    for left in folder.parent.glob(f"{folder.name}.download-*"):
+        shutil.rmtree(left, ignore_errors=True)

@@ -1,0 +1,1 @@
+"""The framework's own build of a patched tree."""

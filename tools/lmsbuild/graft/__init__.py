@@ -1,0 +1,1 @@
+"""The graft: an official wheel with the patch compiled into it."""

@@ -1,0 +1,193 @@
+"""Compiles what the patch adds against the headers and libraries of the base wheel.
+
+ci/gpu compiles with it too, on machines that have a framework, but neither a package that reads ELF files nor one that
+downloads: such modules are imported where they are used.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from lmsbuild import command
+from lmsbuild.errors import BadSources, CompilerFailed, NoCompiler, NoSpace
+from lmsbuild.patch.series import Graft, Library
+
+if TYPE_CHECKING:
+    from lmsbuild.fetch import cuda
+
+_DIAGNOSTIC = re.compile(r"(fatal error|error|undefined reference|cannot find)\b", re.IGNORECASE)
+
+
+def compiler() -> list[str]:
+    """The C++ compiler's command: $CXX, or the first of the usual ones. Raises NoCompiler."""
+    chosen = shlex.split(os.environ.get("CXX", ""))
+    candidates = [chosen] if chosen else [["g++"], ["c++"], ["clang++"]]
+    for candidate in candidates:
+        if shutil.which(candidate[0]):
+            return candidate
+    looked = " ".join(candidate[0] for candidate in candidates)
+    raise NoCompiler(
+        f"no C++ compiler found (looked for {looked}): install one, for instance with `apt-get install g++` or "
+        "`dnf install gcc-c++`, or name one in CXX"
+    )
+
+
+@dataclass(frozen=True)
+class Tree:
+    """Where the inputs of a build are. The libraries do not depend on these places."""
+
+    patched: Path  # the patched tree
+    base: Path  # the unpacked headers and libraries of the wheel
+    cuda: cuda.Runtime | None  # None: no library needs it
+    more_headers: tuple[Path, ...] = ()  # folders that are searched last
+    new_strings: bool | None = None  # which of libstdc++'s two strings the wheel has; None: read off its library
+
+
+def compile_sources(
+    libraries: Sequence[Library],
+    graft: Graft,
+    standard: str,
+    tree: Tree,
+    scratch: Path,
+    on_done: Callable[[int], None],
+) -> dict[str, Path]:
+    """Compiles the sources of the libraries and returns the object files, by source.
+
+    `on_done` gets how many are done. Raises NoCompiler, CompilerFailed, or UnforwardedMethod.
+    """
+    cxx = compiler()
+    flags = [
+        f"-std={standard}",
+        "-O2",
+        "-DNDEBUG",
+        "-fPIC",
+        "-fvisibility=hidden",
+        f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_strings(tree, graft))}",
+        f"-ffile-prefix-map={tree.patched}=.",
+        f"-ffile-prefix-map={tree.base}=.",
+        f"-I{tree.patched / graft.source_root}",
+        *(f"-D{macro}" for macro in graft.define),
+        *(f"-isystem{folder}" for folder in (*(tree.base / name for name in graft.include), *tree.more_headers)),
+    ]
+    objects = {}
+    commands: list[list[str | Path]] = []
+    for library in libraries:
+        own = [f"-isystem{_runtime(tree).include}"] if library.cuda else []
+        for source in (*library.sources, *library.cuda_sources):
+            objects[source] = scratch / f"{Path(source).stem}.o"
+            macros = [f"-D{macro}" for macro in library.cuda_define if source in library.cuda_sources]
+            commands.append([*cxx, *flags, *macros, *own, "-c", tree.patched / source, "-o", objects[source]])
+    for finished in command.run_all(commands, folder=scratch, on_finish=on_done):
+        _check(finished, tree.patched)
+    for library in libraries:
+        if library.decorator:
+            from lmsbuild.elf import vtable
+
+            vtable.check_decorator([objects[source] for source in library.sources], library.decorator)
+    return objects
+
+
+def build_libraries(
+    libraries: Sequence[Library],
+    graft: Graft,
+    standard: str,
+    tree: Tree,
+    scratch: Path,
+    on_done: Callable[[int], None],
+) -> dict[str, Path]:
+    """Compiles and links the libraries and returns their files, by the name that each has in the wheel.
+
+    As `compile_sources`; `on_done` gets how many steps are done.
+    """
+    objects = compile_sources(libraries, graft, standard, tree, scratch, on_done)
+    built = {}
+    for library in libraries:
+        own = [objects[source] for source in (*library.sources, *library.cuda_sources)]
+        built[library.path] = _link(library, own, tree, scratch)
+        on_done(len(objects) + len(built))
+    return built
+
+
+def stand_in(runtime: Path, name: str, scratch: Path) -> Path:
+    """A library to link with instead of a CUDA runtime: it has the functions of `runtime`, which may be for another kind of
+    machine, and the name under which the loader has to look for the wheel's.
+    """
+    from lmsbuild.elf import symbols
+
+    folder = scratch / "runtime"
+    folder.mkdir()
+    source, target = folder / "runtime.cc", folder / name
+    functions = symbols.exported_functions(runtime, "cuda")
+    source.write_text("".join(f'extern "C" void {name}() {{}}\n' for name in functions))
+    flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}"]
+    words: list[str | Path] = [*compiler(), *flags, "-o", target, source]
+    _check(command.run(words, folder=scratch), folder)
+    return target
+
+
+def _link(library: Library, objects: list[Path], tree: Tree, scratch: Path) -> Path:
+    target = scratch / Path(library.path).name
+    folder = tree.base / Path(library.path).parent
+    words: list[str | Path] = [
+        *compiler(),
+        "-shared",
+        "-pthread",
+        "-o",
+        target,
+        *objects,
+        "-Wl,--as-needed",
+        f"-L{scratch}",  # libraries that were built before
+        f"-L{folder}",
+        *(f"-l{name}" for name in library.link),
+        *_runtime_library(library, tree),
+        "-ldl",
+        "-Wl,-rpath,$ORIGIN",
+        f"-Wl,-soname,{target.name}",
+        "-Wl,--build-id=none",
+        "-Wl,--no-undefined",
+        f"-Wl,-rpath-link,{folder}",
+        "-Wl,--strip-all",
+    ]
+    _check(command.run(words, folder=scratch), tree.patched)
+    return target
+
+
+def _new_strings(tree: Tree, graft: Graft) -> bool:
+    if tree.new_strings is not None:
+        return tree.new_strings
+    from lmsbuild.elf import symbols
+
+    return symbols.uses_new_strings(tree.base / graft.abi_library)
+
+
+def _runtime(tree: Tree) -> cuda.Runtime:
+    if tree.cuda is None:
+        raise BadSources("a library takes CUDA's runtime, but requires nothing that shows which one: see series.toml")
+    return tree.cuda
+
+
+def _runtime_library(library: Library, tree: Tree) -> list[Path]:
+    found = _runtime(tree).library if library.cuda else None
+    return [found] if found else []
+
+
+def _check(finished: command.Finished, patched: Path) -> None:
+    if finished.code == 0:
+        return
+    if finished.found_no_space:
+        raise NoSpace(patched.parent, "the compiler says so")
+    lines = finished.error_text.splitlines()
+    first = next((line for line in lines if _DIAGNOSTIC.search(line)), lines[0] if lines else "no message")
+    first = first.replace(f"{patched}{os.sep}", "")
+    raise CompilerFailed(
+        f"the compiler failed (exit code {finished.code}): {first.strip()}\n"
+        "  Run again with -v for all that it said; `lmsbuild doctor` checks the compiler.",
+        finished.error_text,
+    )

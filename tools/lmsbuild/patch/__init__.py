@@ -1,0 +1,1 @@
+"""Patches: made from their sources, read, applied."""

@@ -1,0 +1,241 @@
+"""The patches of a tag: what they touch, how they are applied to a folder or to a checkout, and how they are joined."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import git
+
+from lmsbuild import command, git_command
+from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.errors import (
+    AlreadyApplied,
+    DirtyCheckout,
+    NoSpace,
+    NoSuchFile,
+    NotACheckout,
+    OtherRelease,
+    PartlyApplied,
+    PatchMismatch,
+)
+from lmsbuild.patch.series import read_series
+
+_NO_BLOB = "0" * 40
+_TOUCH = re.compile(
+    rb"^diff --git a/(?P<path>\S+) b/(?P=path)\n(?:new file mode \d+\n)?index (?P<old>[0-9a-f]{40})\.\.(?P<new>[0-9a-f]{40})",
+    re.MULTILINE,
+)
+
+
+@dataclass(frozen=True)
+class Patch:
+    """Commits in files, as `git am` takes them, one after the other."""
+
+    name: str  # as messages call it
+    files: tuple[Path, ...]  # in the order in which they are applied
+    edited: Mapping[str, str]  # git's hash of each edited file before the series, by path
+    result: Mapping[str, str]  # git's hash of every touched file after the series, by path
+
+    @property
+    def added(self) -> tuple[str, ...]:
+        """The new files."""
+        return tuple(path for path in self.result if path not in self.edited)
+
+    @property
+    def digest(self) -> str:
+        """Tells this version of the commits from others."""
+        return hashlib.sha256(self.joined).hexdigest()
+
+    @property
+    def joined(self) -> bytes:
+        """All commits in one file, which `git am` takes as well."""
+        return b"".join(path.read_bytes() for path in self.files)
+
+
+def find_patch(patches: Path, tag: Tag) -> Patch:
+    """The patches of a tag: the series of its generation and, where it has edits, its hook. Raises NoSuchFile."""
+    series = read_series(patches, tag)
+    files = [patches / tag.framework / "series" / commit.file_name for commit in series.commits]
+    if tag.blobs:
+        files.append(patches / tag.framework / tag.name / series.hook.file_name)
+    return read_patch(f"the patch of {tag.framework} {tag.name}", files)
+
+
+def read_patch(name: str, files: Sequence[Path]) -> Patch:
+    """Reads which files the commits touch. Raises NoSuchFile when one of `files` does not exist."""
+    try:
+        data = b"".join(path.read_bytes() for path in files)
+    except OSError as error:
+        raise NoSuchFile(
+            f"cannot read {error.filename} of {name}: {error.strerror}; `lmsbuild generate` makes it from its sources"
+        ) from error
+    before: dict[str, str] = {}
+    after: dict[str, str] = {}
+    for touch in _TOUCH.finditer(data):
+        path = touch["path"].decode()
+        before.setdefault(path, touch["old"].decode())
+        after[path] = touch["new"].decode()
+    return Patch(name, tuple(files), {path: blob for path, blob in before.items() if blob != _NO_BLOB}, after)
+
+
+def check_before(patch: Patch, found: Mapping[str, str], where: str) -> None:
+    """Raises PatchMismatch unless `found` (git's hashes by path) holds every edited file as the patch expects it."""
+    for name, blob in patch.edited.items():
+        if name not in found:
+            raise PatchMismatch(f"{where} has no {name}, which {patch.name} edits: is it another release?")
+        if found[name] != blob:
+            raise PatchMismatch(
+                f"{name} in {where} is not the file that {patch.name} was made for (git hash {found[name]}, "
+                f"expected {blob}): use the tag's own file, or a patch for that release"
+            )
+
+
+def apply_to_folder(patch: Patch, folder: Path) -> None:
+    """Applies the patch to a folder that holds the edited files and is no checkout.
+
+    Those that are as the patch leaves them, in a wheel that was built from the patched tree, stay so.
+    """
+    found = {
+        name: git_command.blob_hash((folder / name).read_bytes()) for name in patch.edited if (folder / name).is_file()
+    }
+    done = [name for name, blob in found.items() if blob == patch.result[name]]
+    check_before(patch, {**found, **{name: patch.edited[name] for name in done}}, "the base wheel")
+    excluded = [f"--exclude={name}" for name in done]
+    applied = git_command.run(
+        folder, "apply", "--whitespace=nowarn", *excluded, *(path.resolve() for path in patch.files)
+    )
+    if applied.found_no_space:
+        raise NoSpace(folder, "git says so")
+    if applied.code:
+        raise PatchMismatch(f"{patch.name} does not apply: {applied.error_text.strip()}")
+    for name, blob in patch.result.items():
+        if git_command.blob_hash((folder / name).read_bytes()) != blob:
+            raise PatchMismatch(f"{patch.name} left {name} other than it says: generate the patch afresh")
+
+
+def apply_to_checkout(
+    patch: Patch, tree: Path, tag: Tag | None = None, known: Sequence[Tag] = (), patches: Path | None = None
+) -> int:
+    """Adds the commits to the current branch of a git checkout; returns how many that made.
+
+    With `tag`, the patch's, a checkout of another one of the `known` tags is refused even when the edited files are the
+    same there; `patches` is where theirs are. Raises NotACheckout, DirtyCheckout, AlreadyApplied, PartlyApplied, OtherRelease or PatchMismatch; the
+    checkout is then as it was.
+    """
+    try:
+        repository = git.Repo(tree)
+    except (git.InvalidGitRepositoryError, git.NoSuchPathError) as error:
+        raise NotACheckout(
+            f"{tree} is no git checkout: `lmsbuild source` makes one, or clone the framework and check out the tag"
+        ) from error
+    with repository:
+        if repository.bare or not repository.head.is_valid():
+            raise NotACheckout(f"{tree} has no commit checked out: check out the tag first")
+        if (Path(repository.git_dir) / "rebase-apply").exists():
+            raise PartlyApplied(f"{tree} is amid a git am or rebase: end it first, or give up with `git am --abort`")
+        if repository.is_dirty(untracked_files=False, submodules=False):
+            changed = ", ".join(sorted({str(item.a_path) for item in repository.index.diff(None)})[:3])
+            raise DirtyCheckout(f"{tree} has uncommitted changes ({changed or 'staged'}): commit or stash them first")
+        found = _blobs(repository, [*patch.edited, *patch.added])
+        _check_not_applied(patch, found, tree, [other for other in known if other != tag], patches)
+        _check_release(patch, repository, found, tree, tag, known)
+        check_before(patch, found, str(tree))
+        root = Path(str(repository.working_tree_dir))
+        for name in patch.added:
+            if name in found or (root / name).exists():
+                raise PatchMismatch(
+                    f"{name}, which {patch.name} adds, is already there: remove it, or use a clean tree"
+                )
+        before = repository.head.commit
+        _am(patch, root)
+        return sum(1 for _ in repository.iter_commits(f"{before.hexsha}..HEAD"))
+
+
+def _check_not_applied(
+    patch: Patch, found: Mapping[str, str], tree: Path, others: Sequence[Tag], patches: Path | None
+) -> None:
+    if found == patch.result:
+        raise AlreadyApplied(f"{patch.name} is already applied to {tree}; nothing to do")
+    done = [name for name, blob in patch.result.items() if found.get(name) == blob]
+    if done:
+        for other in others:
+            if patches and _is_applied(patches, other, found):
+                raise OtherRelease(f"{tree} is at {other.name}, and has the patch of that release applied already")
+        lacking = next(name for name, blob in patch.result.items() if found.get(name) != blob)
+        raise PartlyApplied(
+            f"{tree} has {len(done)} of the {len(patch.result)} files of {patch.name}, but {lacking} is not as the "
+            "patch leaves it: a part of the patch, or another version of it, is applied. Go back to the tag "
+            "(`git reset --hard TAG`) and apply it again; docs/manual-apply.md says how to keep commits of your own"
+        )
+
+
+def _is_applied(patches: Path, tag: Tag, found: Mapping[str, str]) -> bool:
+    try:
+        result = find_patch(patches, tag).result
+    except NoSuchFile:
+        return False
+    return all(found.get(name) == blob for name, blob in result.items())
+
+
+def _check_release(
+    patch: Patch,
+    repository: git.Repo,
+    found: Mapping[str, str],
+    tree: Path,
+    tag: Tag | None,
+    known: Sequence[Tag],
+) -> None:
+    """Raises OtherRelease when the checkout is at another known tag, by its commit or by the edited files."""
+    if tag is None:
+        return
+    head = repository.head.commit.hexsha
+    known = [other for other in known if other.framework == tag.framework]
+    others = [other for other in known if head.startswith(other.commit) and other.name != tag.name]
+    if not others and any(found.get(name) != blob for name, blob in patch.edited.items()):
+        # Of edited files that no tag has there is a better message, which names the file.
+        others = [other for other in known if other.blobs and other.blobs == _blobs(repository, [*other.blobs])]
+    if others:
+        states = _version(repository)
+        raise OtherRelease(
+            f"{tree} is at {' or '.join(other.name for other in others)}, not at {tag.name}{states}: check out {tag.name}, "
+            f"or apply the patch of that release with `lmsbuild patch {others[0].full_name} {tree}`"
+        )
+
+
+def _version(repository: git.Repo) -> str:
+    """What the tree states in version.txt, in brackets, or nothing."""
+    try:
+        text = repository.head.commit.tree.join("version.txt").data_stream.read().decode().strip()
+    except (KeyError, ValueError):
+        return ""
+    return f" (its version.txt says {text})"
+
+
+def _blobs(repository: git.Repo, names: list[str]) -> dict[str, str]:
+    tree = repository.head.commit.tree
+    found = {}
+    for name in names:
+        try:
+            found[name] = tree.join(name).hexsha
+        except KeyError:
+            continue
+    return found
+
+
+def _am(patch: Patch, root: Path) -> None:
+    applied = command.run([*am_words(root), *(path.resolve() for path in patch.files)])
+    if applied.code:
+        command.run(["git", "-C", root, "am", "--abort"])
+        raise PatchMismatch(f"git am of {patch.name} failed: {applied.error_text.strip()}")
+
+
+def am_words(root: Path) -> list[str | Path]:
+    """The command that applies a patch to the checkout `root`, less the patch; commits need an identity."""
+    words: list[str | Path] = ["git", "-C", root]
+    if command.run(["git", "-C", root if root.is_dir() else ".", "var", "GIT_COMMITTER_IDENT"]).code:
+        words += ["-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost"]
+    return [*words, "am", "--no-gpg-sign", "--quiet"]

@@ -1,0 +1,318 @@
+"""Gets upstream's source tree at a tag: from git, and where Debian has the tag, from its archive when git cannot.
+
+A tree from git is the catalogue's commit, or there is no tree. What was fetched once is kept in the cache, as the
+folder `.git` of a finished tree, so that the next time needs no network.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from lmsbuild import command, git_command, report
+from lmsbuild.catalogue.catalogue import Tag, read_toml
+from lmsbuild.errors import (
+    FolderInUse,
+    NoSpace,
+    NoSuchFile,
+    NoSuchRevision,
+    SourceIncomplete,
+    SourceUnreachable,
+    WrongCommit,
+    disk_failures,
+)
+from lmsbuild.fetch import patience
+from lmsbuild.lock import locked
+from lmsbuild.source import debian
+from lmsbuild.workspace import workspace
+
+Words = list[str | Path]
+
+_SUBMODULE_JOBS = 4  # connections at once
+_HICCUP = re.compile(
+    r"Could not resolve (?:host|proxy)|Connection (?:timed out|reset|refused)|Couldn't connect|Failed to connect|Empty reply"
+    r"|early EOF|unexpected disconnect|hung up unexpectedly|RPC failed|returned error: (?:429|5\d\d)"
+)
+_IDENTITY = ("-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost", "-c", "commit.gpgSign=false")
+
+
+@dataclass(frozen=True)
+class Origin:
+    """Where the source of a framework's tags comes from, as patches/catalogue/<framework>/source.toml says."""
+
+    address: str
+    folders: tuple[str, ...]  # what applying the patch needs of the tree
+    debian: Mapping[str, debian.SourcePackage]  # by tag
+
+
+@dataclass(frozen=True)
+class Options:
+    """One tree."""
+
+    tag: Tag
+    patches: Path
+    cache: Path
+    tree: Path  # the folder to make
+    source: str | None = None  # a clone, a bundle or an address instead of upstream's repository
+    whole: bool = False  # all folders and submodules, instead of those that applying the patch needs
+
+
+def read_origin(patches: Path, framework: str) -> Origin:
+    table = read_toml(patches / "catalogue" / framework / "source.toml")
+    packages = {tag: debian.SourcePackage(**row) for tag, row in table.get("debian", {}).items()}
+    return Origin(f"https://{table['repository']}", tuple(table["folders"]), packages)
+
+
+def obtain(options: Options) -> str:
+    """Makes the tree, at once and complete, and says in a sentence what it is and what was verified.
+
+    Raises FolderInUse, NoSuchFile, SourceUnreachable, NoSuchRevision, WrongCommit or SourceIncomplete.
+    """
+    tree = options.tree.absolute()
+    check_vacant(tree)
+    with disk_failures(tree, options.cache), workspace(tree.parent, "another path") as scratch:
+        fresh = scratch / "tree"
+        said = _fill(fresh, options)
+        check_vacant(tree)
+        if tree.is_dir():
+            tree.rmdir()
+        os.replace(fresh, tree)
+    return said
+
+
+def check_vacant(tree: Path) -> None:
+    """Raises FolderInUse unless a tree can be made there."""
+    if tree.is_dir() and not tree.is_symlink():
+        if any(tree.iterdir()):
+            raise FolderInUse(f"{tree} is not empty: give the path of a folder that does not exist yet, or remove it")
+    elif os.path.lexists(tree):
+        raise FolderInUse(f"{tree} is there and no folder: give the path of a folder that does not exist yet")
+
+
+def address(options: Options) -> str:
+    """What git fetches from. Raises NoSuchFile."""
+    if options.source is None:
+        return read_origin(options.patches, options.tag.framework).address
+    if Path(options.source).exists():
+        return str(Path(options.source).absolute())
+    if ":" not in options.source:
+        raise NoSuchFile(f"--source {options.source}: there is no such clone or bundle; an address names its protocol")
+    return options.source
+
+
+def commands(options: Options, tree: Path) -> list[Words]:
+    """The commands that make `tree` out of what `address` names."""
+    name, at = options.tag.name, address(options)
+    words: list[Words] = [["git", "init", "--quiet", tree], ["git", "-C", tree, "remote", "add", "origin", at]]
+    fetch: Words = ["git", "-C", tree, "fetch", "--quiet", "--depth", "1"]
+    if not options.whole:
+        folders = read_origin(options.patches, options.tag.framework).folders
+        # Two commands, as git before 2.35 needs them.
+        words.append(["git", "-C", tree, "sparse-checkout", "init", "--cone"])
+        words.append(["git", "-C", tree, "sparse-checkout", "set", *folders])
+        fetch.append("--filter=blob:none")
+    words.append([*fetch, "origin", f"+refs/tags/{name}:refs/tags/{name}"])
+    words.append(["git", "-C", tree, "checkout", "--quiet", "--force", "--detach", f"refs/tags/{name}"])
+    return words
+
+
+def submodule_commands(options: Options, tree: Path) -> list[Words]:
+    """The commands that bring the submodules of `tree` in; those of a local clone are taken from there."""
+    words: list[Words] = []
+    modules = Path(address(options)) / ".git" / "modules"
+    if modules.is_dir():
+        words.append(["cp", "-r", modules, tree / ".git" / "modules"])
+    update: Words = ["git", "-C", tree, "submodule", "update", "--quiet", "--init", "--recursive", "--force"]
+    words.append([*update, "--depth", "1", "--jobs", str(_SUBMODULE_JOBS)])
+    return words
+
+
+def check_commit(tag: Tag, tree: Path, where: str) -> None:
+    """Raises WrongCommit unless the tag in `tree` is the commit that the catalogue knows."""
+    found = _commit(tag, tree)
+    if not _is_known(tag, found):
+        raise WrongCommit(
+            f"{tag.name} in {where} is commit {found or 'unknown'}, but the catalogue knows {tag.commit}: the tag was "
+            "moved, or it is another project's. Give upstream's repository, or a true mirror, with --source"
+        )
+
+
+def _is_known(tag: Tag, commit: str) -> bool:
+    """Whether it is the catalogue's commit, of which that may have the first digits only."""
+    return bool(tag.commit) and commit.startswith(tag.commit)
+
+
+def _commit(tag: Tag, tree: Path) -> str:
+    """The commit that the tag is in the checkout; empty when there is none."""
+    return _git(tree, "rev-parse", "--verify", "--quiet", f"refs/tags/{tag.name}^{{commit}}").text.strip()
+
+
+def missing_submodules(tree: Path) -> list[str]:
+    """The submodules that are not there, or not at the commit that the tree names."""
+    listed = _git(tree, "submodule", "status", "--recursive")
+    return [line.split()[1] for line in listed.text.splitlines() if not line.startswith(" ")]
+
+
+def _fill(fresh: Path, options: Options) -> str:
+    """Makes the tree `fresh` from the cache, from git, or from Debian's archive."""
+    tag = options.tag
+    at = address(options)
+    kept = _kept(options, options.whole)
+    with locked(kept.with_name(f"{kept.name}.lock"), "another run fetches the same tag; waiting for it"):
+        for whole in (True, False) if not options.whole else (True,):
+            cached = _kept(options, whole)
+            if cached.is_dir() and _restored(cached, fresh, options):
+                return f"{tag.name} at commit {tag.commit}, as the catalogue has it (cached)"
+        try:
+            _fetch(fresh, options, at)
+        except SourceUnreachable as error:
+            shutil.rmtree(fresh, ignore_errors=True)
+            package = read_origin(options.patches, tag.framework).debian.get(tag.name)
+            if options.source is not None or package is None:
+                raise
+            if options.whole:
+                raise SourceUnreachable(f"{error}. Debian's archive of {tag.name} is no whole tree") from error
+            report.note(f"{error}")
+            report.note("Debian has this tag: taking upstream's files from its archive")
+            try:
+                archive = debian.fetch(package, options.cache)
+            except SourceUnreachable as second:
+                raise SourceUnreachable(f"{error}\n  Nor is Debian's archive of use: {second}") from second
+            return from_archive(fresh, options, archive)
+        _keep(fresh / ".git", kept)
+    return f"{tag.name} at commit {tag.commit}, as the catalogue has it"
+
+
+def _kept(options: Options, whole: bool) -> Path:
+    tag = options.tag
+    return options.cache / f"source-{tag.framework}-{tag.name}-{tag.commit[:8]}-{'whole' if whole else 'part'}"
+
+
+def _fetch(fresh: Path, options: Options, at: str) -> None:
+    tag = options.tag
+    with report.progress(f"fetch {tag.name}", None):
+        for words in commands(options, fresh):
+            done = _run(words)
+            if done.code and "fetch" in words and "couldn't find remote ref" in done.error_text:
+                _fetch_commit(fresh, options, at)
+            elif done.code:
+                raise SourceUnreachable(_unreachable(at, done))
+            if "fetch" in words:
+                check_commit(tag, fresh, at)
+        if not options.whole:
+            return
+        for words in submodule_commands(options, fresh):
+            done = _run(words)
+            if done.code:
+                raise SourceIncomplete(
+                    f"the submodules of {tag.name} cannot be had: {_reason(done)}. They come from where .gitmodules says, "
+                    "or out of the clone that --source names; git's setting url.<base>.insteadOf sends it elsewhere"
+                )
+        missing = missing_submodules(fresh)
+        if missing:
+            raise SourceIncomplete(f"after git submodule update {', '.join(missing[:3])} of {tag.name} is not there")
+
+
+def _fetch_commit(fresh: Path, options: Options, at: str) -> None:
+    """For a mirror that has upstream's history but not its tags."""
+    tag = options.tag
+    words: Words = ["git", "-C", fresh, "fetch", "--quiet", "--depth", "1"]
+    if not options.whole:
+        words.append("--filter=blob:none")
+    done = _run([*words, "origin", f"+{tag.commit}:refs/tags/{tag.name}"])
+    if done.code:
+        raise NoSuchRevision(
+            f"{at} has neither the tag {tag.name} nor its commit {tag.commit}: bring the mirror up to date "
+            "(`git fetch --tags`), or give another one with --source"
+        )
+    report.note(f"{at} has no tag {tag.name}, but its commit")
+
+
+def from_archive(fresh: Path, options: Options, archive: Path) -> str:
+    """Makes the tree `fresh` of Debian's archive of upstream's files, as a repository with one commit."""
+    tag = options.tag
+    debian.unpack(archive, fresh, read_origin(options.patches, tag.framework).folders)
+    for name, blob in tag.blobs.items():
+        found = git_command.blob_hash((fresh / name).read_bytes()) if (fresh / name).is_file() else "none"
+        if found != blob:
+            raise WrongCommit(
+                f"{name} in {archive.name} has the git hash {found}, the catalogue knows {blob} for {tag.name}: "
+                "take upstream's tree from elsewhere with --source"
+            )
+    message = f"{tag.framework} {tag.name} without third_party, from Debian's {archive.name}"
+    for words in (["init", "--quiet"], ["add", "--all", "--force"], [*_IDENTITY, "commit", "--quiet", "-m", message]):
+        done = _git(fresh, *words)
+        if done.code:
+            raise SourceUnreachable(f"git {words[0]} in {fresh} failed: {_reason(done)}")
+    return (
+        f"{tag.name} from Debian's {archive.name}, by its sha256; it states no commit of upstream's, but the "
+        f"{len(tag.blobs)} files that the patch edits are those of the catalogue"
+    )
+
+
+def _keep(folder: Path, kept: Path) -> None:
+    """Puts a finished `.git` into the cache, in one step."""
+    with workspace(kept.parent, "LMSBUILD_CACHE") as scratch:
+        _copy(folder, scratch / "git")
+        shutil.rmtree(kept, ignore_errors=True)
+        os.replace(scratch / "git", kept)
+
+
+def _restored(kept: Path, fresh: Path, options: Options) -> bool:
+    """Makes the tree from the cache; when that is damaged, removes it and says so."""
+    tag = options.tag
+    fresh.mkdir()
+    _copy(kept, fresh / ".git")
+    words: list[Words] = [["git", "-C", fresh, "checkout", "--quiet", "--force", "--detach", f"refs/tags/{tag.name}"]]
+    if options.whole:
+        words.append(["git", "-C", fresh, "submodule", "update", "--quiet", "--init", "--recursive", "--force"])
+    if all(_run(each).code == 0 for each in words) and _is_known(tag, _commit(tag, fresh)):
+        return True
+    report.note(f"{kept.name} in the cache is damaged; fetching it again")
+    shutil.rmtree(fresh)
+    shutil.rmtree(kept)
+    return False
+
+
+def _copy(folder: Path, target: Path) -> None:
+    """Copies a `.git`; what git never changes in place is linked where both are on one file system."""
+
+    def copy(source: str, destination: str) -> str:
+        if "/objects/" in source:
+            try:
+                os.link(source, destination)
+                return destination
+            except OSError:
+                pass
+        return str(shutil.copy2(source, destination))
+
+    # The index describes files of the tree that it was made for, by their times.
+    shutil.copytree(folder, target, symlinks=True, copy_function=copy, ignore=shutil.ignore_patterns("index"))
+
+
+def _unreachable(at: str, done: command.Finished) -> str:
+    return (
+        f"git cannot fetch from {at}: {_reason(done)}. Check the network (git uses its own settings, such as http.proxy), "
+        "or give a clone, a bundle or a mirror with --source"
+    )
+
+
+def _reason(done: command.Finished) -> str:
+    """The first line in which git says what went wrong."""
+    lines = [line for line in done.error_text.splitlines() if line.startswith(("fatal:", "error:"))]
+    return (lines or done.error_text.strip().splitlines() or ["no reason given"])[0].removeprefix("fatal: ")
+
+
+def _git(tree: Path, *words: str | Path) -> command.Finished:
+    return _run(["git", "-C", tree, *words])
+
+
+def _run(words: Words) -> command.Finished:
+    done = patience.repeat(lambda: command.run(words, environment=git_command.own_environment()), _HICCUP)
+    if done.found_no_space:
+        raise NoSpace(words[2], "git says so")
+    return done

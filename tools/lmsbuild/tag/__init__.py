@@ -1,0 +1,1 @@
+"""`lmsbuild tag`: rows of the catalogue, made and checked."""

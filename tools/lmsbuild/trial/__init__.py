@@ -1,0 +1,1 @@
+"""Trains a model with a fresh wheel in a throw-away environment."""

@@ -1,0 +1,1 @@
+"""Wheel files: names, members, the interpreter they are for."""
