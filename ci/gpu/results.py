@@ -201,7 +201,7 @@ def make_writable(folder: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file that nobody ever sees incomplete."""
+    """Writes a file that is never seen incomplete."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w") as file:

@@ -60,7 +60,7 @@ class StepLog:
                 self._writer = csv.DictWriter(self._file, list(row))
                 self._writer.writeheader()
             self._writer.writerow(row)
-            self._file.flush()  # whoever is killed in the next step leaves what was logged
+            self._file.flush()  # a program that is killed in the next step leaves what was logged
         if self._lms is not None:
             self._lms.reset_peak_stats(self._device)
         self._before, self._time = after, time.perf_counter()

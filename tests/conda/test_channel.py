@@ -26,7 +26,7 @@ from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, OutputNotWri
 from stand_ins import SUBDIR, make
 
 RECIPES = paths.recipes_folder()
-NOBODY = 65534
+UNPRIVILEGED = 65534  # a user id
 
 
 @pytest.fixture
@@ -271,7 +271,7 @@ def test_killed_before_each_rename_the_channel_stays_valid(folder: Path, tmp_pat
 
 @pytest.fixture
 def read_only() -> Iterator[Path]:
-    """A folder that this process may not write to, whoever runs it, while it is somebody else."""
+    """A folder that this process may not write to, as any user, while its user id is another one."""
     folder = Path(tempfile.mkdtemp())
     folder.chmod(0o755)
     yield folder
@@ -284,7 +284,7 @@ def test_read_only_channel(read_only: Path, tmp_path: Path) -> None:
     before = contents(read_only / "channel")
     owner = os.geteuid()
     if owner == 0:
-        os.seteuid(NOBODY)  # for whom the permissions count
+        os.seteuid(UNPRIVILEGED)  # for whom the permissions count
     else:
         for place in (read_only / "channel").rglob("*"):
             place.chmod(0o555)

@@ -1,4 +1,4 @@
-"""Packages for machines other than this one: the official aarch64 wheel, and a ppc64le base that somebody else packaged.
+"""Packages for machines other than this one: the official aarch64 wheel, and a ppc64le base that others packaged.
 
 Needs cross-compilers: Debian's packages g++-powerpc64le-linux-gnu and g++-aarch64-linux-gnu.
 """

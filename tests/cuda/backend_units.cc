@@ -34,7 +34,7 @@ void leave(Program* program, unsigned stream, char* address, std::uint64_t bytes
   CHECK(!Program::accessible(address, page, 3));
 }
 
-// The same where nobody can read it then.
+// The same where it cannot be read then.
 void page_out(Program* program, unsigned stream, char* address, std::uint64_t bytes, const Slot& slot, Uses* copy) {
   leave(program, stream, address, bytes, slot, copy);
   CHECK(!Program::accessible(address, page));
@@ -337,7 +337,7 @@ CASE(chunks_move_on_before_the_copy) {
 }
 
 CASE(an_unused_range_keeps_its_memory_busy) {
-  // Nobody uses the range that gets the memory of one whose copy is under way; its next owner must wait all the same.
+  // Nothing uses the range that gets the memory of one whose copy is under way; its next owner must wait all the same.
   environment("SIM_CUDA_MODE", "threads");
   Program program(2);
   char* first = program.filled(0, 0, 32 * mib, 1);

@@ -142,7 +142,7 @@ CASE(is_enabled_at_first_use) {
   CHECK(allocator() == stock);
 }
 
-CASE(leaves_the_allocator_of_somebody_else) {
+CASE(leaves_the_allocator_of_another_library) {
   start();
   CUDAAllocator* stock = allocator();
   enable(64 * mib);
@@ -596,7 +596,7 @@ CASE(blocks_are_freed_anywhere) {
   CHECK(sim_used_bytes(0) <= before);
 }
 
-// Nobody observes operations once LMS is disabled, and still the block's memory is not given away under a kernel.
+// Operations are not observed once LMS is disabled, and still the block's memory is not given away under a kernel.
 CASE(blocks_freed_after_disable_wait_for_their_work) {
   for (uint64_t seed = 1; seed <= 30; ++seed) {
     enable(64 * mib);

@@ -107,7 +107,7 @@ std::string failure_of(void (*run)()) {
 
 int64_t reserved() { return functions::getDeviceStats(0).reserved_bytes[0].current; }
 
-// Uses a block on another stream than its own, says so, and frees it; true if nobody else got its memory too early.
+// Uses a block on another stream than its own, says so, and frees it; true if no other block got its memory too early.
 template <typename Record>
 bool survives_its_use(uint64_t seed, Record record) {
   sim_seed(seed);

@@ -720,7 +720,7 @@ CASE(calls_fail_as_the_environment_says) {
   CHECK_EQ(cuMemAlloc_v2(&address, 1), 999);
 }
 
-CASE(a_lost_device_lets_nobody_wait) {
+CASE(a_lost_device_lets_no_call_wait) {
   start();
   const Address address = mapped();
   void* stream = new_stream();

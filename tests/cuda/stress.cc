@@ -220,7 +220,7 @@ struct Block {
   int writer = 0;       // the stream that wrote it last
   unsigned users = 0;   // bits of the streams that used it since
   bool held = false;    // stays where it is, so that it may be used without a pin
-  bool common = false;  // all threads read it, nobody writes it
+  bool common = false;  // all threads read it, none writes it
   uint64_t address() const { return reinterpret_cast<uint64_t>(data.get()); }
   bool lives() const { return data.get() != nullptr; }
 };
@@ -348,7 +348,7 @@ class Program {
     }
   }
 
-  // One of the next calls to the driver fails for want of memory, which harms nobody but whoever needed the call.
+  // One of the next calls to the driver fails for want of memory, which harms only the request that needed the call.
   void break_something() {
     constexpr const char* calls[] = {"cuMemCreate",   "cuMemMap",          "cuMemSetAccess",    "cuEventCreate",
                                      "cuEventRecord", "cuStreamWaitEvent", "cuMemcpyHtoDAsync", "cuMemcpyDtoHAsync"};
@@ -732,7 +732,7 @@ class Program {
     const lms::Statistics now = shared_->pager()->statistics();
     require(now.device_bytes <= shared_->capacity, "the pager counts more than the device has");
     require(sim_used_bytes(0) <= shared_->capacity, "more is in use than the device has");
-    if (shared_->alone && shared_->policy == "lru") {  // else somebody else may be moving a block
+    if (shared_->alone && shared_->policy == "lru") {  // else another thread may be moving a block
       require(now.resident_bytes + now.away_bytes == now.allocated_bytes, "blocks are neither resident nor away");
       const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
       require(off_ || stats.allocated_bytes[0].current >= static_cast<int64_t>(now.resident_bytes),
@@ -849,7 +849,7 @@ void run(uint64_t steps, uint64_t threads, const std::string& policy) {
 int main(int count, char** arguments) {
   require(count >= 3 && count <= 5, "the arguments are SEED STEPS [THREADS] [POLICY]");
   run_seed = number(arguments[1]);
-  // The device's options, unless somebody has set others. It is small, and only what this program looks at exists.
+  // The device's options, unless others are set. It is small, and only what this program looks at exists.
   setenv("SIM_CUDA_SEED", arguments[1], 0);
   setenv("SIM_CUDA_MEMORY", std::to_string(device_bytes).c_str(), 0);
   setenv("SIM_CUDA_SAMPLE", std::to_string(unit).c_str(), 0);

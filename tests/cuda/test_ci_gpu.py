@@ -403,7 +403,7 @@ time.sleep(600)
 
 
 def is_gone(pid: int) -> bool:
-    """Whether a process has ended; one that nobody waits for may stay as a zombie."""
+    """Whether a process has ended; one that is not waited for may stay as a zombie."""
     for _ in range(100):
         try:
             state = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]

@@ -1,4 +1,4 @@
-"""A package for ppc64le out of a base that somebody else packaged, with the real framework: the graft of Debian's libtorch
+"""A package for ppc64le out of a base that others packaged, with the real framework: the graft of Debian's libtorch
 1.13.1, and a model trained with its libraries by an emulated program, with pages of 64 KiB.
 
 The base also has the CUDA allocator of upstream's source, so the glue for that is built, too; test_emulated.py runs it. What the

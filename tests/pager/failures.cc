@@ -191,8 +191,8 @@ CASE(write_that_fails_half_way) {
 }
 
 CASE(read_that_fails) {
-  // Somebody destroys the store's file: an error for whoever pins the block, the end for whoever touches it, and never
-  // wrong contents.
+  // The store's file is destroyed: a pin of the block is an error, an access to it the end of the process, and neither
+  // finds wrong contents.
   const std::string directory = check::directory();
   const lms_options given = options(64 * mib, "lru", directory.c_str());
   lms_pager* pager = create(given);
@@ -369,7 +369,7 @@ CASE(strict_limits) {
 }
 
 CASE(strict_after_raw_access) {
-  // What a raw access brought in is nobody's pin: a request may take its pages.
+  // What a raw access brought in is not pinned by an operation: a request may take its pages.
   lms_pager* pager = create(options(mib, "lru", nullptr, true));
   char* first = filled(pager, mib, 1);
   char* second = filled(pager, mib, 2);
@@ -389,7 +389,7 @@ CASE(set_limit_after_raw_access) {
 }
 
 CASE(unseen_blocks_stay) {
-  // Nobody has announced them: somebody may hold raw pointers to them.
+  // They were never announced: the program may hold raw pointers to them.
   lms_pager* pager = create(options(2 * block_bytes));
   char* unseen[4];
   for (std::uint64_t i = 0; i < 4; ++i) {
@@ -665,7 +665,7 @@ CASE(unpinned_twice) {
   CHECK_EQ(reclaim(pager), block_bytes);
   lms_unpin(pager, token);
   CHECK(holds(block, block_bytes, 1));
-  // After a free the token belongs to nobody, whoever has the block now.
+  // After a free the token counts for no block, even when the block is in use again.
   const lms_pin_token old = pin(pager, block);
   lms_free(pager, block);
   char* next = filled(pager, block_bytes, 2);

@@ -325,7 +325,7 @@ CASE(forks_beside_cached_allocations) {
       }
       reclaim(pager);
       CHECK_EQ(statistic(pager, "cached_bytes.current"), 0);
-      // What another thread was taking or freeing at that moment is nobody's in the child: a block a thread at most.
+      // What another thread was taking or freeing at that moment is lost in the child: a block a thread at most.
       const std::uint64_t device = statistic(pager, "device_bytes.current");
       const std::uint64_t resident = statistic(pager, "resident_bytes.current");
       CHECK(device <= resident + 3 * sizes * block_bytes && resident <= device + 3 * sizes * block_bytes);

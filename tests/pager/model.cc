@@ -359,7 +359,7 @@ class Model {
     }
   }
 
-  // Whoever lets go of something while the limit is passed brings the pager back to it.
+  // The thread that lets go of something while the limit is passed brings the pager back to it.
   void check_returned() {
     const Values values(pager_);
     if (values["device_bytes.current"] > limit_ && !restored_) {

@@ -131,7 +131,7 @@ class Program : public lms::BlockSource {
     const BlockId id = live_.empty() ? no_block : live_[random_() % live_.size()];
     if (id != no_block && random_() % 2 == 0) {
       if (random_() % 2 == 0) {
-        blocks_[id].pins += 1;  // kept by somebody, for longer than an operation
+        blocks_[id].pins += 1;  // kept for longer than an operation
       }
       use(id, false);
     } else {

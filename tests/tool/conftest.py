@@ -58,7 +58,7 @@ def tensorflow_shop(workshop: Workshop, framework_library: bytes, monkeypatch: p
 
 @pytest.fixture(scope="session")
 def debian_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
-    """Makes a checkout of upstream's real tree at a tag that Debian has, once a session; nobody writes to it.
+    """Makes a checkout of upstream's real tree at a tag that Debian has, once a session; no test writes to it.
 
     `name` is the tag's full one. Skips on a machine of another distribution, which cannot get it, and where Debian's
     development suite has moved on.

@@ -1,4 +1,4 @@
-"""The command line: names, suggestions, exit codes, and what is said when nobody watches."""
+"""The command line: names, suggestions, exit codes, and what is said when the output is no terminal."""
 
 from __future__ import annotations
 

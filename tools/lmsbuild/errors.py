@@ -240,7 +240,7 @@ class CondaBuildFailed(Failure):
 
 
 class UnknownRequirement(Failure):
-    """The wheel requires a package whose conda name nobody has written down."""
+    """The wheel requires a package whose conda name is not known here."""
 
     exit_code = 41
 

@@ -1,7 +1,7 @@
 """Gaps: the spans in which a block is not in use, and may therefore be away. Every schedule is a choice among them.
 
 A block must be resident from a use until the operation that uses it ends, and from its allocation until the outermost
-operation around it ends. Between two such spans lies a gap. Whoever evicts a block in a gap pays
+operation around it ends. Between two such spans lies a gap. To evict a block in a gap costs
 
 * its bytes out, unless the host still has a clean copy: the block was evicted before and not written since;
 * its bytes in at the end of the gap, unless it ends with the block being freed.

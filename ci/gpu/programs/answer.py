@@ -19,5 +19,5 @@ def answer(values: Mapping[str, Any]) -> None:
 
 
 def requests() -> list[str]:
-    """The words of the next request; empty when nobody will ask any more."""
+    """The words of the next request; empty when there will be no more."""
     return sys.stdin.readline().split()

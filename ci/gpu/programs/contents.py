@@ -59,7 +59,7 @@ class Contents:
         return Kept(device, expected, stream)
 
     def _on(self, *kept: Kept) -> torch.cuda.Stream:
-        """A stream that has waited for whoever used the tensors last."""
+        """A stream that has waited for the streams that used the tensors last."""
         stream = self.random.choice(self.streams)
         for each in kept:
             if each.stream != stream:

@@ -1,5 +1,5 @@
-// Uses of blocks on their way to the policy: threads append without taking the pager's lock, and whoever holds that
-// lock drains. Thread-safe; the order of appends is kept.
+// Uses of blocks on their way to the policy: threads append without taking the pager's lock, and the thread that
+// holds it drains. Thread-safe; the order of appends is kept.
 #ifndef LMS_EVENT_LOG_H
 #define LMS_EVENT_LOG_H
 

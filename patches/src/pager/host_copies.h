@@ -32,7 +32,7 @@ class HostCopies {
   bool allocate(Block* block) { return store_->allocate(block->bytes, &block->slot); }
   const std::string& error() const { return store_->error(); }
 
-  // Releases the block's slot, if it has one: it is out of date, or nobody will want it.
+  // Releases the block's slot, if it has one: it is out of date, or not needed any more.
   void release(Block* block);
 
   // Gives the slots back to their stores whose copies are over.

@@ -289,7 +289,7 @@ void Pager::free(void* address) {
   }
   while (word::state(found) == State::resident && (found & (word::clean | word::prefetched)) == 0 &&
          caching_.load(std::memory_order_relaxed)) {
-    // The generation moves on, so that whoever still holds a pin on the old block drops it in vain.
+    // The generation moves on, so that a pin on the old block that is dropped later changes nothing.
     const std::uint64_t unused = (word::generation(found) + 1) << word::generation_shift | word::of(State::unused);
     if (block->word.compare_exchange_weak(found, unused, std::memory_order_acq_rel)) {
       allocated_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
@@ -721,7 +721,7 @@ Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
     }
   }
   if (status.ok() && word::pins(block->word.load(std::memory_order_acquire)) > 0) {
-    // Somebody wants it again: it stays, with a copy that saves the next one.
+    // It was pinned again: it stays, with a copy that saves the next one.
     block->word.fetch_or(word::clean);
     block->change_state(State::leaving, State::resident);
   } else if (status.ok() && backend_->unmap(block->address, block->bytes, Uses{})) {
@@ -754,7 +754,7 @@ Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
 }
 
 Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user) {
-  write = write || !backend_->protects();  // a copy is worth nothing if nobody sees that it is out of date
+  write = write || !backend_->protects();  // a copy is worth nothing if it is not noticed when it is out of date
   block->change_state(State::away, State::arriving);
   ++in_transit_;
   if (backend_->crowded()) {
@@ -898,7 +898,7 @@ Status Pager::restore_all() {
     if (word::state(found) == State::away) {
       status = page_in(&lock, block, true, Reach::demand, host_stream);
     } else if (word::state(found) == State::resident) {
-      // Nobody will order a stream behind a copy, nor announce a write.
+      // No stream will be ordered behind a copy, and no write announced.
       if ((found & word::in_flight) != 0) {
         status = order(block, host_stream);
       }

@@ -235,7 +235,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   }
   void note_slow(Block* block, Use use);
 
-  static constexpr std::size_t drain_at = 16;  // events that wait before somebody hands them to the policy
+  static constexpr std::size_t drain_at = 16;  // events that wait before a thread hands them to the policy
 
   const std::unique_ptr<Backend> backend_;
   const std::unique_ptr<Arena> arena_;

@@ -40,7 +40,7 @@ namespace lms {
   /* bytes that the host store holds, those of clean blocks included */                                                \
   ROW(store_bytes, "store_bytes.current")                                                                              \
   ROW(store_bytes_peak, "store_bytes.peak")                                                                            \
-  /* copies out and in, whoever asked for them */                                                                      \
+  /* copies out and in, at any caller's demand */                                                                      \
   ROW(out_bytes, "out.bytes")                                                                                          \
   ROW(out_blocks, "out.blocks")                                                                                        \
   ROW(in_bytes, "in.bytes")                                                                                            \

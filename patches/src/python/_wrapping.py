@@ -72,7 +72,7 @@ def _replace(row: Row) -> None:
 def _put_back(row: Row) -> None:
     owner, replacement, own = _replaced.pop(row)
     if vars(owner).get(row.name, _MISSING) is not replacement:
-        return  # somebody wrapped it once more: ours has to stay below theirs
+        return  # other code wrapped it once more: ours has to stay below that
     if own is _MISSING:
         delattr(owner, row.name)
     else:

@@ -1,4 +1,4 @@
-"""Kernels that nobody dispatches: Triton's, launched from Python and by compiled graphs. They are compiled for real, and
+"""Kernels that bypass dispatch: Triton's, launched from Python and by compiled graphs. They are compiled for real, and
 functions of kernels.cc stand in for them on the simulated device, where an access to a block that is away loses it.
 """
 
@@ -121,7 +121,7 @@ def check_launch_with_a_wrapped_argument() -> None:
     equal(target, 2 * data(4) + 1)
 
 
-def check_launch_that_nobody_announced_is_an_error() -> None:
+def check_launch_that_was_not_announced_is_an_error() -> None:
     # The stand-in tells right from wrong: without the wrapper the kernel loses the device.
     kernel = affine_kernel()
     plain = type(kernel).run

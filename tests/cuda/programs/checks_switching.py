@@ -244,7 +244,7 @@ def check_older_names_leave_unused_devices_alone() -> None:
     assert all(torch.lms.is_enabled(f"cuda:{index}") for index in range(3))
     assert "reclaimed" in torch.cuda.memory_stats(0)
     assert [torch._C._cuda_hasPrimaryContext(index) for index in range(3)] == [False, True, False]
-    assert torch.lms.limit("cuda:2") > 0  # whoever asks for it uses the device
+    assert torch.lms.limit("cuda:2") > 0  # to ask for it is to use the device
     assert torch._C._cuda_hasPrimaryContext(2)
     torch.cuda.set_limit_lms(8 * MIB)
     assert torch.lms.limit("cuda:1") == torch.lms.limit("cuda:2") == 8 * MIB

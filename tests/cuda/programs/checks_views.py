@@ -61,7 +61,7 @@ def check_dlpack_view_stays_resident() -> None:
         assert pinned() == 0 and stat("allocated_bytes.current") == 0
 
 
-def check_capsule_that_nobody_takes() -> None:
+def check_capsule_that_is_not_taken() -> None:
     enable()
     tensor = away(data(4))
     capsule = torch.utils.dlpack.to_dlpack(tensor)

@@ -125,7 +125,7 @@ Memory::Memory() {
   peers_.assign(static_cast<std::size_t>(devices), std::vector<bool>(static_cast<std::size_t>(devices), false));
 }
 
-// Fills with what no program wrote; sampled as copies are, since whoever samples looks nowhere else.
+// Fills with what no program wrote; sampled as copies are, since a test that samples looks nowhere else.
 void Memory::garbage(char* to, std::uint64_t bytes) {
   const std::uint64_t seed = settings().seed;
   if (pattern_.empty() || pattern_seed_ != seed) {
@@ -183,7 +183,7 @@ std::shared_ptr<Physical> Memory::take(int device, std::uint64_t bytes) {
   return nullptr;
 }
 
-// Called by whoever drops the last reference, with the lock held.
+// Called when the last reference is dropped, with the lock held.
 void Memory::give_back(const Physical& physical) {
   if (physical.bytes == 0) {
     return;

@@ -1,7 +1,7 @@
 // Device memory: physical granules behind a memfd for each device, address ranges, and what is mapped where; also which
 // host memory is page-locked.
 //
-// Physical memory is mapped once, as a whole, at addresses that nobody outside knows ("direct"). Copies go there, after
+// Physical memory is mapped once, as a whole, at addresses that are known here only ("direct"). Copies go there, after
 // the device address was looked up, so the same byte always has the same CPU address, which is what ThreadSanitizer
 // needs to see a race. Return codes are CUresult. Thread-safe; takes no other lock inside its own.
 #ifndef SIM_MEMORY_H
@@ -153,7 +153,7 @@ class __attribute__((visibility("default"))) Memory {
   void hide(std::uint64_t address, std::uint64_t bytes);
   bool may(const Mapping& mapping, int device, int access);
 
-  std::recursive_mutex lock_;  // recursive: whoever drops the last reference to a Physical may hold it or not
+  std::recursive_mutex lock_;  // recursive: the thread that drops the last reference to a Physical may hold it or not
   std::vector<Bank> banks_;  // by device; last: host
   std::uint64_t space_start_ = 0;  // device addresses, one range of the process's
   std::map<std::uint64_t, std::uint64_t> space_;  // what is free of it

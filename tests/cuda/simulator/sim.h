@@ -21,7 +21,7 @@
 // Everything else that libcudart exports exists and returns cudaErrorNotSupported.
 //
 // Two ways to run what was enqueued (option "mode"):
-//  * deterministic: nothing runs until somebody waits, asks, or much is queued; then a seeded generator picks the
+//  * deterministic: nothing runs until the host waits, asks, or much is queued; then a seeded generator picks the
 //    stream whose next operation runs, sometimes doing only what the wait needs, sometimes everything else first,
 //    sometimes starving a stream. With one host thread the same seed gives the same order.
 //  * threads: a thread for each stream, with random pauses; for sanitizers.
@@ -74,7 +74,7 @@ void sim_fail_clear(void);
 uint64_t sim_calls(const char* function);
 
 // From now on every call for the device fails with `code` (CUDA's own for such a case are 700 and above); what is
-// queued never runs, and nobody waits for it.
+// queued never runs, and no call waits for it.
 void sim_device_lost(int device, int code);
 
 // The error that the device was lost with; 0 while it is sound.

@@ -96,7 +96,7 @@ def check_contents() -> None:
 
 
 def check_graph_across_devices() -> None:
-    """Sends and receives between two GPUs and the host, whose copies nobody waits for."""
+    """Sends and receives between two GPUs and the host, whose copies no call waits for."""
     simulate(devices=2)
     enable(12 * MIB, gpus=2)
     variables = []

@@ -318,7 +318,7 @@ def check_wrapper_subclass_and_dispatch_mode() -> None:
         return [product.a, product.b]
 
     same_as_stock(lambda: [matrix(1), matrix(2)], use)
-    assert names and not [name for name in names if name.startswith("lms")], names  # ours are nobody else's business
+    assert names and not [name for name in names if name.startswith("lms")], names  # ours stay hidden
 
 
 def check_inference_mode() -> None:

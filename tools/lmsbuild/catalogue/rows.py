@@ -26,7 +26,7 @@ def text(tags: Iterable[Tag]) -> str:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Writes a file beside `path` and moves it there: whoever reads finds the old one or the new one."""
+    """Writes a file beside `path` and moves it there: a reader finds the old one or the new one."""
     handle, name = tempfile.mkstemp(prefix=f".{path.name}-", dir=path.parent)
     fresh = Path(name)
     try:

@@ -1,6 +1,6 @@
 """A file on a server, read by ranges: a few members of a large archive without the rest of it.
 
-What comes this way is not covered by the hash of the whole file, so whoever reads it has to know a hash of each part, or
+What comes this way is not covered by the hash of the whole file, so its reader has to know a hash of each part, or
 of the wheel's RECORD, which lists those of all members. The checksums in the archive are checked, but prove nothing.
 
 remotezip does the same, but reads members off an open connection, so that an answer that ends early fails the run; takes

@@ -108,7 +108,7 @@ def read_members(
     """Files out of an official wheel of `tag`, by path.
 
     Unless a wheel is given only these files are fetched, where the registry serves parts of a file. Nothing but the
-    archive's checksums vouches for them: whoever takes them has to know a hash of each. `links` are the package's, for
+    archive's checksums vouches for them: the caller has to know a hash of each. `links` are the package's, for
     a caller who asks for many tags.
     """
     names = list(names)

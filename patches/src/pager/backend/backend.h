@@ -5,7 +5,7 @@
 // page_bytes(), inside [base(), base() + span()); the rest of its Arena::footprint is the backend's to use.
 //
 // Order. A device works through streams, behind the host's back, so a backend speaks of uses: the work on some streams
-// up to a moment. Moments are stamps of a clock that the backend keeps: whoever reads now() after he enqueued work has
+// up to a moment. Moments are stamps of a clock that the backend keeps: now(), read after work was enqueued, is
 // a stamp that covers it. A backend whose device is the host itself has no streams, and every use is over at once.
 //
 // Thread-safety: calls for different ranges may run at the same time; the pager never has two under way for one range.
@@ -27,8 +27,8 @@ enum class Access : std::uint8_t { read_only, read_write };
 // A stream by its number in the backend's table.
 using StreamId = std::uint32_t;
 constexpr StreamId host_stream = 0;  // the host: what is done for it is done when the call returns
-constexpr StreamId any_stream = 63;  // nobody knows which: over when the whole device is idle
-constexpr StreamId no_stream = UINT32_MAX;  // nobody needs it yet
+constexpr StreamId any_stream = 63;  // it is not known which: over when the whole device is idle
+constexpr StreamId no_stream = UINT32_MAX;  // no stream needs it yet
 
 // Work on the streams whose bits are set (bit i: stream i), enqueued no later than the stamp `until`.
 struct Uses {
@@ -52,8 +52,8 @@ class Backend {
   virtual std::size_t span() const = 0;  // bytes of address space
   virtual std::uint64_t capacity() const { return UINT64_MAX; }  // bytes of memory that the device has at all
 
-  // True when an access to a range without pages faults and can be served, so that a block which somebody may still
-  // reach through a raw pointer can leave without danger.
+  // True when an access to a range without pages faults and can be served, so that a block which the
+  // program may still reach through a raw pointer can leave without danger.
   virtual bool serves_faults() const = 0;
 
   // True when contents move behind the host's back: then the pager calls page_out, else protect, copy_out and unmap.
@@ -118,7 +118,7 @@ class Backend {
     return false;
   }
 
-  // Nobody wants the contents of a range that was paged out any more: called before its slot is released.
+  // The contents of a range that was paged out are not needed any more: called before its slot is released.
   virtual void forget(char* /*address*/) {}
 
   // Gives the range pages that hold the slot's contents, which are complete after the uses `saved`, for what `user`

@@ -81,7 +81,7 @@ def one_operation_at_a_time() -> None:
     """Has to be said before the first operation.
 
     Of several at once, one may become the only user of a tensor that it announced for reading, and write its result
-    into it. Such a write is served by a fault, which is as it should be, and which nobody can foresee.
+    into it. Such a write is served by a fault, which is as it should be, and which cannot be foreseen.
     """
     tf.config.threading.set_inter_op_parallelism_threads(1)
 

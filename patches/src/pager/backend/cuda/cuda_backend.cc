@@ -94,7 +94,7 @@ class CudaBackendImpl final : public CudaBackend {
     Uses uses;
   };
 
-  // Take a range out of the table, and put it back; between the two nobody else sees it.
+  // Take a range out of the table, and put it back; between the two no other thread sees it.
   bool take_range(char* address, std::size_t bytes, Range* range);
   void put_range(char* address, Range range);
 
@@ -320,7 +320,7 @@ bool CudaBackendImpl::map(char* address, std::size_t bytes, StreamId user) {
     return false;
   }
   range.bytes = bytes;
-  // Nobody hears what a range for no stream has to wait for, so it waits here.
+  // There is no stream to wait for what a range for no stream has to wait for, so it waits here.
   if (chunks_->order(range.chunks, user == no_stream ? host_stream : user) && map_range(address, &range)) {
     return true;
   }
@@ -574,7 +574,7 @@ bool CudaBackendImpl::load(const CudaChunkList& chunks, const Slot& slot, const 
   *copy = streams_.uses_of(in_);
   streams_.mark(in_);
   for (const auto& chunk : chunks) {
-    chunk->ready = *copy;  // for whoever gets the chunks next, even if nobody has used the range by then
+    chunk->ready = *copy;  // for the next owner of the chunks, even if the range was not used by then
   }
   return true;
 }

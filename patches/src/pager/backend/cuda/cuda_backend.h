@@ -25,7 +25,7 @@ struct CudaExport {
 class CudaBackend : public Backend {
  public:
   // Appends the memory of a range that has pages, in the order of its addresses. False, with nothing appended, when the
-  // device cannot export memory. It is the range's for as long as it has pages; whoever exports must keep them there.
+  // device cannot export memory. It is the range's for as long as it has pages; the exporter must keep them there.
   virtual bool export_range(char* address, std::vector<CudaExport>* exports) = 0;
 };
 

@@ -231,7 +231,7 @@ bool CudaChunks::order(const CudaChunkList& chunks, StreamId user) {
 }
 
 void CudaChunks::give(CudaChunkList* chunks, const Uses& uses) {
-  // What the last owner did need not cover what the ones before him did: he may not have used the chunk at all.
+  // What the last owner did need not cover what the ones before it did: it may not have used the chunk at all.
   Uses former;
   bool over = true;
   for (const auto& chunk : *chunks) {

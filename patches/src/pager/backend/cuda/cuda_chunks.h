@@ -1,6 +1,6 @@
 // Chunks: the physical memory that the CUDA backend has created, in a few sizes, and the pool of those that are free.
 //
-// A chunk is mapped for its whole life at an alias, an address that nobody else knows. Contents are copied through the
+// A chunk is mapped for its whole life at an alias, an address that is known here only. Contents are copied through the
 // alias, so a chunk can be saved or filled while no address that the program knows leads to it.
 //
 // A free chunk may still be read or written by work that was enqueued for its former owner: it is ready for the next
@@ -43,7 +43,7 @@ using CudaChunkList = std::vector<std::unique_ptr<CudaChunk>>;
 
 class CudaChunks {
  public:
-  // `before_release` is called before a chunk that nobody uses any more is destroyed: it must unmap the addresses that
+  // `before_release` is called before a chunk that is no longer in use is destroyed: it must unmap the addresses that
   // still lead to it. Null with cuda_failure() set when there is no address space for the aliases.
   static std::unique_ptr<CudaChunks> make(const std::shared_ptr<CudaDevice>& device, CudaStreams* streams,
                                           std::function<void()> before_release);

@@ -62,7 +62,7 @@ enum : unsigned {
   host_register_portable = 1,
 };
 
-// Handles that stand for streams which nobody created.
+// Handles that stand for streams which no call created.
 constexpr std::uintptr_t stream_default = 0;
 constexpr std::uintptr_t stream_legacy = 1;      // the same stream
 constexpr std::uintptr_t stream_per_thread = 2;  // another one in every thread

@@ -1,7 +1,7 @@
 // The memory of a range in another process: what CUDA's own IPC handles are for memory that came from cudaMalloc.
 //
 // The owner exports a range (CudaBackend::export_range) and sends the numbers of its file descriptors, the sizes and
-// his process id by any means; the descriptors stay open at the owner until the other side has opened them. The owner
+// its process id by any means; the descriptors stay open at the owner until the other side has opened them. The owner
 // must keep the pages where they are (Pager::hold) while anybody has them open: the other process sees the memory
 // itself.
 #ifndef LMS_CUDA_IPC_H

@@ -138,7 +138,7 @@ bool CudaStreams::over(const Uses& uses) {
     Mark mark = {};
     const Outcome outcome = cover(&stream, uses.until, &mark);
     if (outcome != Outcome::done) {
-      return false;  // nobody can tell; a mark may also fail for want of memory
+      return false;  // it is not known; a mark may also fail for want of memory
     }
     const CudaResult result = driver_.event_query(mark.event->handle);
     if (result == cuda::not_ready) {
@@ -198,7 +198,7 @@ bool CudaStreams::resolve(Outcome outcome, std::uint64_t until) {
   switch (outcome) {
     case Outcome::capturing:
       return cuda_fail(
-          "a stream that used the memory is capturing a CUDA graph, so nobody can tell when that use ends");
+          "a stream that used the memory is capturing a CUDA graph, so it is not known when that use ends");
     case Outcome::gone:
       return synchronize(until);
     case Outcome::done:

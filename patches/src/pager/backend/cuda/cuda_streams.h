@@ -1,8 +1,8 @@
 // The streams of a CUDA device, and when the work on them is over.
 //
 // A stream has a number and a queue of marks: an event, and a stamp that was taken from the clock just before the event
-// was recorded. A use up to stamp u is covered by the first mark with a stamp of at least u: whoever waits for that
-// mark's event waits for the use, and for little else. When there is none, one is recorded on the spot.
+// was recorded. A use up to stamp u is covered by the first mark with a stamp of at least u: to wait for that
+// mark's event is to wait for the use, and for little else. When there is none, one is recorded on the spot.
 //
 // Thread-safe. A thread that waits for the device holds no lock meanwhile.
 #ifndef LMS_CUDA_STREAMS_H
@@ -28,7 +28,7 @@ class CudaStreams {
   CudaStreams(std::shared_ptr<CudaDevice> device, std::atomic<std::uint64_t>* clock);
   CudaStreams(const CudaStreams&) = delete;
   CudaStreams& operator=(const CudaStreams&) = delete;
-  ~CudaStreams();  // nobody waits any more
+  ~CudaStreams();  // no thread waits any more
 
   // The number that a stream has for good, given to it now if need be; any_stream when there are no more numbers. Takes
   // no lock for a stream that has one.

@@ -67,7 +67,7 @@ class Cuda(Kind):
     def index(self, requested: int | None) -> int:
         if requested is not None:
             return requested
-        # Whoever makes another device the current one starts CUDA.
+        # To make another device the current one starts CUDA.
         return torch.cuda.current_device() if cuda_is_initialized() else 0
 
     def count(self) -> int:

@@ -90,7 +90,7 @@ _interfaces: dict[tuple[int, int], weakref.finalize] = {}
 
 
 def _cuda_array_interface(stock: property) -> property:
-    # The interface is a dictionary that owns nothing; whoever reads it keeps the tensor object alive as long as he uses
+    # The interface is a dictionary that owns nothing; its reader keeps the tensor object alive as long as it uses
     # the memory. So the pin lives as long as that object.
     def cuda_array_interface(self: torch.Tensor) -> dict[str, Any]:
         interface = stock.__get__(self)

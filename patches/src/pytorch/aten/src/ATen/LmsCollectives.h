@@ -93,7 +93,7 @@ inline void keep_for_collective(const Operation& operation, std::vector<Held>* p
     }
     auto work = output.toCustomClass<c10d::Work>();
     if (work == nullptr) {
-      // Part of a group that starts later, and nobody says when it is done.
+      // Part of a group that starts later, and nothing says when it is done.
       for (auto held = first; held != pins->end(); ++held) {
         const KnownDevice& device = known_devices[held->device];
         if (!device.notices_writes) {

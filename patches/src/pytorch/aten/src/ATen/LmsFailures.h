@@ -22,7 +22,7 @@ void keep_failure(const KnownDevice* device, lms::Status status);
 const lms::Status& pending_failure();
 
 // Drops the calling thread's failure if it is that a store could take no more, on a device that serves faults: once an
-// operation has had its data in spite of that, whoever needs room next says so.
+// operation has had its data in spite of that, the next request for room says so.
 void drop_store_failure();
 
 // Throws what was kept for the calling thread, unless LMS was reconfigured since.

@@ -21,7 +21,7 @@
 namespace lms_torch {
 namespace {
 
-// How many ask for the observer. Where it cannot be taken away it does nothing while nobody asks.
+// How many ask for the observer. Where it cannot be taken away it does nothing while that is 0.
 std::atomic<unsigned> observing{0};
 
 void begin_operation(const Operation& operation) {

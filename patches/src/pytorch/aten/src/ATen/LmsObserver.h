@@ -7,7 +7,7 @@
 namespace lms_torch {
 
 // Observes operations while more calls of start than of stop were made. LMS_UNSUPPORTED, and nothing started: in
-// releases that keep observers on a stack, somebody else observes already. Thread-safe.
+// releases that keep observers on a stack, another observer is there already. Thread-safe.
 LMS_API lms_status start_observing();
 LMS_API void stop_observing();
 

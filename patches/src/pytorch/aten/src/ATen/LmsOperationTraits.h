@@ -18,7 +18,7 @@ namespace lms_torch {
 // tell.
 struct OperationTraits {
   uint64_t written = ~uint64_t{0};
-  uint64_t declared = 0;  // the same as far as declared; enough where writes that nobody declared are noticed
+  uint64_t declared = 0;  // the same as far as declared; enough where undeclared writes are noticed
   bool ours = false;      // an operator of LmsPinOperators.cpp: it pins for itself, and reports its failures
   bool is_operator = true;
 };

@@ -199,7 +199,7 @@ ObserverHandle put_observer_in_place() {
 
 inline void take_observer_away(ObserverHandle /*handle*/) {}
 
-// As above. Whoever observes already is going to remove what is on top of the stack, which would then be ours.
+// As above. An observer that is there already is going to remove what is on top of the stack, which would then be ours.
 inline const char* observer_obstacle() {
   return torch::autograd::profiler::hasCallbacks()
              ? "a profiler is at work: enable LMS for the first time before it begins, or after it has ended"

@@ -78,7 +78,7 @@ _get_pointer.restype, _get_pointer.argtypes = ctypes.c_void_p, [ctypes.py_object
 
 
 def _managed(capsule: Any) -> tuple[int, int]:
-    """The DLManagedTensor of a capsule that nobody has taken yet, and the address of its tensor's memory."""
+    """The DLManagedTensor of a capsule that was not taken yet, and the address of its tensor's memory."""
     managed = _get_pointer(capsule, b"dltensor")
     return managed, ctypes.c_void_p.from_address(managed).value or 0  # which is what it begins with
 

@@ -184,7 +184,7 @@ class LmsAllocator final : public c10::Allocator {
   c10::DataPtr allocate(size_t bytes) const override {
     c10::DataPtr data = Methods().allocate(bytes);
     if (owner_of(data.get()) != nullptr) {
-      imports().redirect();  // whoever is going to be given the block may have been loaded just now
+      imports().redirect();  // the library that is going to be given the block may have been loaded just now
     }
     return data;
   }
@@ -314,7 +314,7 @@ void uninstall() {
 
 bool installed() { return in_front.load(); }
 
-// Nobody says when devices begin to use each other's memory, so those that can may.
+// Nothing says when devices begin to use each other's memory, so those that can may.
 void begin_device(int device) {
   for (int from = 0; from < c10::cuda::device_count(); ++from) {
     int possible = 0;

@@ -112,7 +112,7 @@ void release_block(void* address) {
   report_to_profiler(device, address, -1);
   attachments().drop(address);
   if (!device->enabled()) {
-    device->pager()->record_use(address, lms::any_stream);  // nobody saw who used it since LMS was disabled
+    device->pager()->record_use(address, lms::any_stream);  // uses since LMS was disabled were not seen
   }
   device->pager()->free(address);
 }

@@ -194,7 +194,7 @@ class Intercepts {
     }
   }
 
-  // The release has an IPC interface of its own if `Shares`; else whoever asks is going to give the address to CUDA's,
+  // The release has an IPC interface of its own if `Shares`; else the caller is going to give the address to CUDA's,
   // which knows no memory like ours.
   template <bool Shares>
   void* base_allocation(void* address, size_t* bytes) const {

@@ -19,7 +19,7 @@ lms_status check();
 // Does nothing when LMS is in front already. What check() accepts may still fail, and changes nothing then.
 lms_status install();
 
-// Somebody who put an allocator of his own on top still calls LMS's, which then stays.
+// An allocator that was put on top of LMS's still calls that, which then stays.
 void uninstall();
 bool installed();
 

@@ -1,4 +1,4 @@
-// A copy from or to a GPU runs on a stream of its own, and ends when nobody looks: its tensors stay resident until
+// A copy from or to a GPU runs on a stream of its own, and ends unobserved: its tensors stay resident until
 // then.
 #ifndef TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LMS_GPU_COPY_H_
 #define TENSORFLOW_CORE_COMMON_RUNTIME_LMS_LMS_GPU_COPY_H_

@@ -148,7 +148,7 @@ void begin_stream(const Gpu& gpu, ComputeStream* compute) {
   memory.enabled.store(gpu.enabled.load(), std::memory_order_release);
 }
 
-// GPUs that can reach each other use each other's blocks: copies and collectives do. Where they cannot, nobody does.
+// GPUs that can reach each other use each other's blocks: copies and collectives do. Where they cannot, none does.
 void connect() {
   for (int to = 0; to < most_gpus; ++to) {
     lms::Pager* pager = gpu_at(to)->pager.load();

@@ -41,11 +41,11 @@ struct Traits {
   bool uses_data = true;    // of its inputs; otherwise it hands tensors on, or looks at their shapes
   bool uses_lists = false;  // the elements of a list of tensors
   bool makes_elements = false;  // of a list, in memory that it allocates itself
-  bool writes_inputs = false;   // whoever else refers to them
+  bool writes_inputs = false;   // even if others refer to them
   bool writes_variables = true;
   bool is_list = false;  // lists show their elements to those that use them
   bool reads_array = false;  // a TensorArray, which does not
-  bool sends = false;    // to another process, by system calls that nobody announces
+  bool sends = false;    // to another process, by system calls that are not announced
 };
 
 using Names = std::unordered_set<std::string>;
@@ -183,7 +183,7 @@ const void* address_of(const Tensor& tensor) {
   return has_contents && tensorflow::DMAHelper::CanUseDMA(&tensor) ? tensorflow::DMAHelper::base(&tensor) : nullptr;
 }
 
-// Nobody else holds the buffer: a kernel may write its output into it, and it dies with the operation otherwise.
+// Nothing else holds the buffer: a kernel may write its output into it, and it dies with the operation otherwise.
 bool may_be_forwarded(const Tensor& tensor) {
   const tensorflow::TensorBuffer* buffer = tensorflow::DMAHelper::buffer(&tensor);
   return buffer->RefCountIsOne() && const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->RefCountIsOne();
@@ -271,7 +271,7 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
     if (const void* address = address_of(input)) {
       const bool write = traits.writes_inputs || may_be_forwarded(input);
       status = pin(address, write);
-      // It may be forwarded after all when whoever else has the buffer lets it go meanwhile, and nothing could repair
+      // It may be forwarded after all when others that have the buffer let it go meanwhile, and nothing could repair
       // a write to what was pinned for reading: then this operation has it twice.
       if (!write && some_lack_faults() && find_pager(address, count_) != nullptr) {
         read_.push_back(input);
@@ -286,7 +286,7 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
         }
         tensorflow::core::RefCountPtr<tensorflow::Var> variable;
         if (tensorflow::LookupResource(context, handle, &variable).ok()) {
-          // Not held for longer: an update in place takes a buffer that nobody else refers to.
+          // Not held for longer: an update in place takes a buffer to which nothing else refers.
           const tensorflow::tf_shared_lock lock(*variable->mu());
           status = pin(address_of(*variable->tensor()), traits.writes_variables);
         }
@@ -302,7 +302,7 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
   return status.ok() && some_lack_faults() && !traits.is_list ? hold_kept(*context, into_resource) : status;
 }
 
-// What an object keeps that shows its contents to nobody (a TensorArray, an Optional) is used by operations that are
+// What an object keeps that does not show its contents (a TensorArray, an Optional) is used by operations that are
 // not given it. Where no fault would bring it back, it stays.
 lms::Status Operation::hold_kept(const OpKernelContext& context, bool into_resource) {
   bool kept = into_resource;
@@ -334,7 +334,7 @@ void Operation::show(const Tensor& output) {
     return;
   }
   if (reads_array_ && !may_be_forwarded(output) && !found->pager->backend().serves_faults()) {
-    // The array has it still. It is resident, since nobody has seen it, or held: this cannot fail.
+    // The array has it still. It is resident, since it was never seen, or held: this cannot fail.
     static_cast<void>(found->pager->hold(address));
   } else {
     found->pager->mark_seen(address, stream_of(found->pager));

@@ -9,7 +9,7 @@
 extern "C" {
 #endif
 
-// Pins the memory of a DLManagedTensor until its deleter is called, by whoever, in whatever thread. Does nothing where
+// Pins the memory of a DLManagedTensor until its deleter is called, by any code, in any thread. Does nothing where
 // the memory is not the pager's.
 LMS_API lms_status lms_tensorflow_pin_dlpack(lms_pager* pager, void* managed);
 
