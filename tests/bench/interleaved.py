@@ -6,6 +6,7 @@ Whatever else the machine does meets both sides alike, since their steps alterna
 from __future__ import annotations
 
 import json
+import multiprocessing
 import statistics
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -22,6 +23,34 @@ class Side(Protocol):
 
     def stop(self) -> dict[str, int]:
         """Returns LMS's statistics."""
+
+
+class Forked:
+    """Such a process, forked; it answers "step", and then "stop", over the connection that `train` gets first."""
+
+    def __init__(self, train: Callable[..., None], *words: Any) -> None:
+        self.connection, other = multiprocessing.Pipe()
+        self.process = multiprocessing.get_context("fork").Process(target=train, args=(other, *words))
+        self.process.start()
+        other.close()  # so that the end of the process is an error here, not a wait without end
+
+    def step(self) -> tuple[float, float]:
+        """Returns the step's seconds and its loss."""
+        self.connection.send("step")
+        answer: tuple[float, float] = self.connection.recv()
+        return answer
+
+    def stop(self) -> dict[str, int]:
+        """Returns its statistics."""
+        self.connection.send("stop")
+        answer: dict[str, int] = self.connection.recv()
+        self.end()
+        return answer
+
+    def end(self) -> None:
+        """Ends the process, whatever it does."""
+        self.process.kill()
+        self.process.join()
 
 
 def compare(name: str, stock: Side, managed: Side, steps: int, warm_up: int) -> dict[str, Any]:

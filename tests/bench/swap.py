@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import multiprocessing
 import os
 import resource
 import statistics
@@ -27,9 +26,9 @@ from typing import Any
 
 import tool_models
 import torch
+from interleaved import AMPLE, Forked
 
 MIB = 1 << 20
-UNLIMITED = 1 << 40  # bytes: nothing ever has to leave
 ELSE = 128 * MIB  # bytes in the cgroup for what LMS does not manage
 WARM_UP = 3  # steps: the policy has learned the iteration by then
 
@@ -65,37 +64,9 @@ def train(connection: Connection, model: str, scale: float, group: Path | None, 
     connection.send({"major_faults": read, **(torch.lms.stats("cpu") if limit else {})})
 
 
-class Side:
-    """A process that trains one step each time it is asked to."""
-
-    def __init__(self, *words: Any) -> None:
-        self.connection, other = multiprocessing.Pipe()
-        self.process = multiprocessing.get_context("fork").Process(target=train, args=(other, *words))
-        self.process.start()
-        other.close()  # so that the end of the process is an error here, not a wait without end
-
-    def step(self) -> tuple[float, float]:
-        """Returns the step's seconds and its loss."""
-        self.connection.send("step")
-        answer: tuple[float, float] = self.connection.recv()
-        return answer
-
-    def stop(self) -> dict[str, int]:
-        """Returns its statistics."""
-        self.connection.send("stop")
-        answer: dict[str, int] = self.connection.recv()
-        self.end()
-        return answer
-
-    def end(self) -> None:
-        """Ends the process, whatever it does."""
-        self.process.kill()
-        self.process.join()
-
-
 def needed(model: str, scale: float) -> int:
     """The most bytes that the model's managed tensors need at a time."""
-    side = Side(model, scale, None, UNLIMITED, None)
+    side = Forked(train, model, scale, None, AMPLE, None)
     side.step()
     side.step()
     return side.stop()["allocated_bytes.peak"]
@@ -106,9 +77,9 @@ def compare(model: str, options: argparse.Namespace) -> dict[str, Any]:
     limit = int(need / options.ratio)
     with cgroup("lms-bench-swap", limit + ELSE) as swapped, cgroup("lms-bench-lms", limit + ELSE) as managed:
         sides = {
-            "stock": Side(model, options.scale, None, 0, None),
-            "swap": Side(model, options.scale, swapped, 0, None),
-            "lms": Side(model, options.scale, managed, limit, options.store),
+            "stock": Forked(train, model, options.scale, None, 0, None),
+            "swap": Forked(train, model, options.scale, swapped, 0, None),
+            "lms": Forked(train, model, options.scale, managed, limit, options.store),
         }
         seconds: dict[str, list[float]] = {name: [] for name in sides}
         try:

@@ -10,7 +10,6 @@ Both sides must agree to the bit.
 from __future__ import annotations
 
 import argparse
-import multiprocessing
 import time
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -23,29 +22,7 @@ import torch
 WARM_UP = 2  # steps: the first ones fill both allocators' caches
 
 
-class Side:
-    """A forked process that trains one step each time it is asked to."""
-
-    def __init__(self, models: Any, name: str, managed: bool) -> None:
-        self.connection, other = multiprocessing.Pipe()
-        self.process = multiprocessing.get_context("fork").Process(target=train, args=(models, name, managed, other))
-        self.process.start()
-
-    def step(self) -> tuple[float, float]:
-        """Returns the step's seconds and its loss."""
-        self.connection.send("step")
-        answer: tuple[float, float] = self.connection.recv()
-        return answer
-
-    def stop(self) -> dict[str, int]:
-        """Returns LMS's statistics."""
-        self.connection.send("stop")
-        answer: dict[str, int] = self.connection.recv()
-        self.process.join()
-        return answer
-
-
-def train(models: Any, name: str, managed: bool, connection: Connection) -> None:
+def train(connection: Connection, models: Any, name: str, managed: bool) -> None:
     if managed:
         torch.lms.enable("cpu", limit=interleaved.AMPLE)
     trainer = models.make(name)
@@ -69,7 +46,7 @@ def main() -> None:
     print(f"torch {torch.__version__}, {options.steps} interleaved steps, one thread")
 
     def compared(name: str) -> dict[str, Any]:
-        sides = Side(models, name, managed=False), Side(models, name, managed=True)
+        sides = [interleaved.Forked(train, models, name, managed) for managed in (False, True)]
         return interleaved.compare(name, *sides, options.steps, WARM_UP)
 
     interleaved.report(options.models or models.MODELS, compared, options.json)

@@ -48,13 +48,13 @@ def test_the_flags_of_the_presets_are_those_of_the_commands(preset: str, builds:
 
 
 @pytest.mark.parametrize(
-    ("allocator", "cuda"),
+    ("allocator", "own"),
     [
-        ("class CUDAAllocator : public Allocator {};\n", {"LmsAllocatorInterface.cpp", "LmsCuda.cpp"}),
-        ("namespace CUDACachingAllocator {}\n", {"LmsAllocatorObject.cpp", "LmsCuda.cpp", "LmsImports.cpp"}),
+        ("class CUDAAllocator : public Allocator {};\n", {"LmsAllocatorInterface.cpp"}),
+        ("namespace CUDACachingAllocator {}\n", {"LmsAllocatorObject.cpp", "LmsImports.cpp"}),
     ],
 )
-def test_the_glue_finds_the_pager_and_the_wheel(allocator: str, cuda: set[str], builds: Builds, tmp_path: Path) -> None:
+def test_the_glue_finds_the_pager_and_the_wheel(allocator: str, own: set[str], builds: Builds, tmp_path: Path) -> None:
     wheel = tmp_path / "torch"
     contents = {
         "include/c10/cuda/CUDACachingAllocator.h": allocator,
@@ -74,14 +74,15 @@ def test_the_glue_finds_the_pager_and_the_wheel(allocator: str, cuda: set[str], 
         for row in json.loads((build / "compile_commands.json").read_text())
         if not Path(row["file"]).resolve().is_relative_to(PAGER)
     }
+    cuda = {"LmsCuda.cpp", "LmsCudaBlocks.cpp", "LmsCudaDevices.cpp", *own}
     torch = files(GLUE) | {GLUE / "cuda" / name for name in cuda}
     assert {path for path in commands if path.is_relative_to(GLUE)} == torch
     tensorflow = files(TENSORFLOW / "tensorflow/core/common_runtime/lms")
     assert {path for path in commands if path.is_relative_to(TENSORFLOW)} == tensorflow
-    assert "-std=c++20" in shlex.split(commands[GLUE / "LmsTorch.cpp"])
+    assert "-std=c++20" in shlex.split(commands[GLUE / "LmsCpu.cpp"])
     source = tmp_path / "source.cc"
-    source.write_text("#include <ATen/ATen.h>\n#include <ATen/LmsTorch.h>\n#include <ATen/lms/pager.h>\n")
-    _parse(commands[GLUE / "LmsTorch.cpp"], source)
+    source.write_text("#include <ATen/ATen.h>\n#include <ATen/LmsCpu.h>\n#include <ATen/lms/pager.h>\n")
+    _parse(commands[GLUE / "LmsCpu.cpp"], source)
     source.write_text('#include "tensorflow/core/common_runtime/lms/lms_tensorflow.h"\n')
     _parse(commands[TENSORFLOW / "tensorflow/core/common_runtime/lms/lms_views.cc"], source)
 
