@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
+from lmsbuild import paths
 from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.errors import (
     BadRelease,
@@ -161,7 +162,7 @@ def test_rows_are_in_the_order_of_versions_and_in_one_form(workshop: Workshop) -
 
 @pytest.mark.parametrize("framework", ["pytorch", "tensorflow"])
 def test_the_committed_catalogue_is_in_that_form(framework: str) -> None:
-    patches = Path(add_tag.__file__).parents[2] / "patches"
+    patches = paths.patches_folder()
     text = (patches / "catalogue" / framework / "tags.toml").read_text()
     known = [tag for tag in catalogue.tags(patches) if tag.framework == framework]
     assert known

@@ -29,7 +29,7 @@ LAYERS = (
     ("cli",),
     ("__main__",),
 )
-MOST = 13  # modules in one folder
+MOST = 12  # modules in one folder
 
 
 def _modules() -> dict[str, ast.Module]:
