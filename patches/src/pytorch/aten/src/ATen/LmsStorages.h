@@ -2,6 +2,10 @@
 #ifndef ATEN_LMS_STORAGES_H
 #define ATEN_LMS_STORAGES_H
 
+#if !__has_include(<ATen/ops/from_blob.h>)
+#include <ATen/ATen.h>  // up to 1.10 the header of sparse tensors uses operators without including them
+#endif
+
 #include <ATen/SparseTensorImpl.h>
 #include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
