@@ -591,7 +591,10 @@ CASE(too_many_pagers) {
 
 CASE(wrong_options) {
   create_fails(options(mib, "mru"), LMS_INVALID_ARGUMENT, "'mru'");
-  create_fails(options(mib, ""), LMS_INVALID_ARGUMENT, "'lru' or 'iteration'");
+  for (unsigned policy = 0; lms_policy_name(policy) != nullptr; ++policy) {
+    const std::string name = std::string("'") + lms_policy_name(policy) + "'";
+    create_fails(options(mib, ""), LMS_INVALID_ARGUMENT, name.c_str());
+  }
   lms_options short_one = options(mib);
   short_one.struct_size = 8;
   create_fails(short_one, LMS_INVALID_ARGUMENT, "version");

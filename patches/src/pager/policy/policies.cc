@@ -1,7 +1,5 @@
 #include "policies.h"
 
-#include <array>
-
 #include "iteration_policy.h"
 #include "lru_policy.h"
 
@@ -19,19 +17,20 @@ std::unique_ptr<Policy> policy_of_kind() {
   return std::unique_ptr<Policy>(new Kind);
 }
 
-constexpr std::array<PolicyRow, 2> policy_table = {{
+const PolicyRow policy_table[] = {
     {"lru", &policy_of_kind<LruPolicy>},
     {"iteration", &policy_of_kind<IterationPolicy>},
-}};
+};
+constexpr std::size_t policy_count = sizeof(policy_table) / sizeof(policy_table[0]);
 
 }  // namespace
 
-const char* policy_name(std::size_t index) { return index < policy_table.size() ? policy_table[index].name : nullptr; }
+const char* policy_name(std::size_t index) { return index < policy_count ? policy_table[index].name : nullptr; }
 
 std::string policy_names() {
   std::string text;
-  for (std::size_t index = 0; index < policy_table.size(); ++index) {
-    text += index == 0 ? "" : index + 1 < policy_table.size() ? ", " : " or ";
+  for (std::size_t index = 0; index < policy_count; ++index) {
+    text += index == 0 ? "" : index + 1 < policy_count ? ", " : " or ";
     text += std::string("'") + policy_table[index].name + "'";
   }
   return text;
