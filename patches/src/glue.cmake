@@ -7,6 +7,15 @@ set(TORCH_WHEEL "" CACHE PATH "The folder torch of an installed wheel: adds PyTo
 set(TENSORFLOW_WHEEL "" CACHE PATH "The folder tensorflow of one: adds TensorFlow's")
 set(CUDA_INCLUDE "" CACHE PATH "The folder of cuda_runtime_api.h: adds what is for CUDA")
 
+function(check_folder name file)
+  if(${name} AND NOT EXISTS "${${name}}/${file}")
+    message(FATAL_ERROR "-D${name}=${${name}}: give the folder that has ${file}, of an unpacked or installed package")
+  endif()
+endfunction()
+check_folder(TORCH_WHEEL include/ATen/ATen.h)
+check_folder(TENSORFLOW_WHEEL include)
+check_folder(CUDA_INCLUDE cuda_runtime_api.h)
+
 # Where the pager lies in the patched trees.
 set(overlay ${CMAKE_BINARY_DIR}/overlay)
 foreach(place ATen/lms tensorflow/core/common_runtime/lms/pager)

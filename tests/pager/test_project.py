@@ -14,7 +14,7 @@ import presets
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.patch import series
-from presets import PAGER, Builds
+from presets import PAGER, BuildError, Builds
 
 GLUE = PAGER.parent / "pytorch/aten/src/ATen"
 TENSORFLOW = PAGER.parent / "tensorflow"
@@ -65,6 +65,7 @@ def test_the_glue_finds_the_pager_and_the_wheel(allocator: str, own: set[str], b
         (wheel / name).parent.mkdir(parents=True, exist_ok=True)
         (wheel / name).write_text(text)
     (tmp_path / "tensorflow/include").mkdir(parents=True)
+    (tmp_path / "cuda_runtime_api.h").touch()
     places = {"TORCH_WHEEL": wheel, "TENSORFLOW_WHEEL": tmp_path / "tensorflow", "CUDA_INCLUDE": tmp_path}
     options = [f"-D{name}={place}" for name, place in places.items()]
     build = tmp_path / "build"
@@ -85,6 +86,12 @@ def test_the_glue_finds_the_pager_and_the_wheel(allocator: str, own: set[str], b
     _parse(commands[GLUE / "LmsCpu.cpp"], source)
     source.write_text('#include "tensorflow/core/common_runtime/lms/lms_tensorflow.h"\n')
     _parse(commands[TENSORFLOW / "tensorflow/core/common_runtime/lms/lms_views.cc"], source)
+
+
+@pytest.mark.parametrize("name", ["TORCH_WHEEL", "TENSORFLOW_WHEEL", "CUDA_INCLUDE"])
+def test_a_wrong_folder_is_an_error_that_says_what_is_wanted(name: str, builds: Builds, tmp_path: Path) -> None:
+    with pytest.raises(BuildError, match=rf"-D{name}=/nope: give the folder that has"):
+        builds.cmake("-S", PAGER, "-B", tmp_path / "build", "--preset", "plain", f"-D{name}=/nope")
 
 
 def test_the_patches_carry_nothing_of_the_project() -> None:
