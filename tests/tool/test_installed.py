@@ -16,6 +16,8 @@ import pytest
 
 from lmsbuild import cli, paths
 from lmsbuild.catalogue import catalogue
+from lmsbuild.errors import NotACheckout
+from lmsbuild.patch.patch import find_patch
 from lmsreplay import __main__ as replay
 from lmsreplay.trace import MARKER_BYTES
 from workshop import Workshop
@@ -124,7 +126,7 @@ def test_the_patches_travel_inside_it(installed: Path, tmp_path: Path) -> None:
     assert all((carried / name).read_bytes() == (PATCHES / name).read_bytes() for name in files)
 
 
-def test_it_lists_generates_and_patches_away_from_the_checkout(
+def test_it_lists_and_joins_patches_away_from_the_checkout(
     installed: Path, tmp_path: Path, workshop: Workshop, built_wheel: Path
 ) -> None:
     listed = _run(installed, tmp_path, "list")
@@ -133,8 +135,14 @@ def test_it_lists_generates_and_patches_away_from_the_checkout(
     assert [line.split(":")[0] for line in listed.stdout.splitlines() if not line.startswith(" ")] == tags
     unfit = _run(installed, tmp_path, "pytorch", "v2.13.0", "--base-wheel", workshop.base)
     assert unfit.returncode in (15, 16), unfit.stderr  # the stand-in is not the official wheel
-    current = _run(installed, tmp_path, "generate", "pytorch:v2.13.0", "--check")
-    assert current.returncode == 0, current.stderr
+    joined = _run(installed, tmp_path, "patches", "--output", tmp_path, "pytorch:v2.13.0")
+    assert joined.returncode == 0, joined.stderr
+    tag = catalogue.find_tag(paths.patches_folder(), "v2.13.0", "pytorch")
+    assert (tmp_path / tag.patch_name).read_bytes() == find_patch(paths.patches_folder(), tag).joined
+    for words in ((), ("--check",), ("pytorch:v2.13.0",)):
+        refused = _run(installed, tmp_path, "generate", *words)
+        assert (refused.returncode, refused.stdout) == (NotACheckout.exit_code, "")
+        assert "`pip install -e .` in a checkout" in " ".join(refused.stderr.split())
 
 
 def test_it_builds_the_same_wheel_to_the_byte(installed: Path, tmp_path: Path, built_wheel: Path) -> None:

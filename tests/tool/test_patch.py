@@ -19,7 +19,7 @@ from lmsbuild.errors import (
     PatchMismatch,
 )
 from lmsbuild.git_command import blob_hash
-from lmsbuild.patch.patch import apply_to_checkout, apply_to_folder, read_patch
+from lmsbuild.patch.patch import apply_to_checkout, apply_to_folder, find_patch
 from workshop import Workshop
 
 IDENTITY = ["-c", "user.name=Someone", "-c", "user.email=someone@localhost"]
@@ -251,6 +251,7 @@ def test_a_folder_with_other_files_is_refused(workshop: Workshop) -> None:
         apply_to_folder(workshop.patch, workshop.folder / "patched")
 
 
-def test_a_missing_patch_says_how_to_make_it(tmp_path: Path) -> None:
-    with pytest.raises(NoSuchFile, match="lmsbuild generate"):
-        read_patch("the patch", [tmp_path / "none.patch"])
+def test_a_missing_patch_says_how_to_make_it(workshop: Workshop) -> None:
+    workshop.patch.files[0].unlink()
+    with pytest.raises(NoSuchFile, match="0001-Add-the-pager.patch .*`lmsbuild generate pytorch:v2.13.0` makes it"):
+        find_patch(workshop.patches, workshop.tag)

@@ -11,7 +11,7 @@ import pytest
 
 import synthetic
 from lmsbuild.catalogue import rows
-from lmsbuild.errors import BadSources
+from lmsbuild.errors import BadSources, NoSuchFile, OutputNotWritable, StalePatch
 from lmsbuild.fetch import blobs
 from lmsbuild.patch import generate
 from lmsbuild.patch.edits import Edit, apply_edits, read_edits
@@ -284,7 +284,9 @@ def test_generate_writes_and_check_compares(workshop: Workshop) -> None:
 def test_the_series_alone_needs_no_wheel_and_no_tag(workshop: Workshop) -> None:
     """A change of an added file is generated offline: one file, whatever the number of tags."""
     offline = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1"}
-    rows.write(workshop.patches, replace(workshop.tag, name="v2.14.0", version="2.14.0"))
+    second = replace(workshop.tag, name="v2.14.0", version="2.14.0")
+    rows.write(workshop.patches, second)
+    generate.write(generate.hook(workshop.patches, second, ORIGINALS))
     assert len(workshop.run("generate", environment=offline).stdout.splitlines()) == 4  # the links of the new tag
     (workshop.patches / "src/pager/pager.h").write_text("#pragma once\n// more\n")
     stale = workshop.run("generate", "--check", environment=offline)
@@ -333,12 +335,65 @@ def test_a_tag_without_edits_has_no_hook(workshop: Workshop) -> None:
 
 
 def test_the_patches_of_a_tag_join_to_one_file(workshop: Workshop) -> None:
-    made = workshop.run("patches", "--output", "release/pages", "2.13.0")
+    made = workshop.run("patches", "--output", "release/pages", "2.13.0", "v2.13.0")
     assert (made.returncode, made.stdout) == (0, "release/pages/pytorch_v2.13.0_large_model_support.patch\n")
     file = workshop.folder / made.stdout.strip()
     assert file.read_bytes() == workshop.patch.joined
     assert workshop.run("patches", "--output", "everything").stdout.count(".patch") == 1
-    workshop.patch.files[0].unlink()
-    broken = workshop.run("patches", "--output", "broken")
-    assert broken.returncode == 26 and "lmsbuild generate" in broken.stderr
+
+
+def test_what_is_not_current_is_not_joined(workshop: Workshop) -> None:
+    first, *_, hook = workshop.patch.files
+    synthetic.edit_file(first, lambda text: text + "damaged\n")
+    assert workshop.run("patches", "--output", "broken").returncode == StalePatch.exit_code
+    assert workshop.run("generate").returncode == 0
+    hook.unlink()
+    lacking = workshop.run("patches", "--output", "broken")
+    assert lacking.returncode == NoSuchFile.exit_code
+    assert "`lmsbuild generate pytorch:v2.13.0` makes it" in " ".join(lacking.stderr.split())
     assert not (workshop.folder / "broken").exists()
+
+
+@pytest.mark.parametrize("output", ["a file", "a file/below it", "/proc/none"])
+def test_an_output_that_is_no_folder_is_one_sentence(workshop: Workshop, output: str) -> None:
+    (workshop.folder / "a file").touch()
+    refused = workshop.run("patches", "--output", output)
+    assert refused.returncode == OutputNotWritable.exit_code
+    assert "cannot write" in refused.stderr and "Traceback" not in refused.stderr
+
+
+def test_a_hook_that_is_gone_or_for_other_files_is_noticed(workshop: Workshop) -> None:
+    hook = workshop.patch.files[-1]
+    text = hook.read_text()
+    for spoil in (lambda: hook.unlink(), lambda: hook.write_text(text.replace("index ", "index 0", 1))):
+        spoil()
+        for words in ((), ("--check",)):
+            noticed = workshop.run("generate", *words)
+            assert noticed.returncode == StalePatch.exit_code
+            assert "run `lmsbuild generate pytorch:v2.13.0`" in " ".join(noticed.stderr.split())
+    assert workshop.run("generate", "v2.13.0", "--base-wheel", workshop.base).returncode == 0
+    assert hook.read_text() == text
+
+
+def test_links_that_are_gone_are_noticed(workshop: Workshop) -> None:
+    for path in (workshop.patches / "pytorch/v2.13.0").glob("000[1-4]-*"):
+        path.unlink()
+    assert workshop.run("generate", "--check").returncode == StalePatch.exit_code
+
+
+@pytest.mark.parametrize("name", ["pager.h~", ".pager.h.swp", ".cache/clangd/i.idx", "#pager.h#"])
+def test_what_editors_leave_behind_stays_out(workshop: Workshop, name: str) -> None:
+    expected = _generate(workshop)
+    path = workshop.patches / "src/pager" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\0\1")
+    assert _generate(workshop) == expected
+
+
+@pytest.mark.parametrize("name", ["build/plain/a.o", "pager.h.orig", "notes.txt"])
+def test_what_is_no_source_is_refused(workshop: Workshop, name: str) -> None:
+    path = workshop.patches / "src/pager" / name
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(b"\0\1")
+    with pytest.raises(BadSources, match=f"{re.escape(str(path))} is no source of a patch"):
+        _generate(workshop)

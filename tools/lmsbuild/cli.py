@@ -14,7 +14,15 @@ import click
 from lmsbuild import command, doctor, paths, report
 from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.conda_commands import channel_group, conda_group
-from lmsbuild.errors import AlreadyApplied, ChecksFailed, Failure, NoSuchFile, StalePatch, disk_failures
+from lmsbuild.errors import (
+    AlreadyApplied,
+    ChecksFailed,
+    Failure,
+    NoSuchFile,
+    NotACheckout,
+    StalePatch,
+    disk_failures,
+)
 from lmsbuild.full import full, plan
 from lmsbuild.graft import graft
 from lmsbuild.patch import generate
@@ -184,20 +192,26 @@ def patch(tag: str, tree: Path, idempotent: bool, verbose: bool) -> None:
 @click.argument("tags", nargs=-1)
 @click.option("--all", "every", is_flag=True, help="Make the hooks of every tag that there is.")
 @_base_wheel
-@click.option("--check", is_flag=True, help="Write nothing; fail when a committed patch is not current.")
+@click.option("--check", is_flag=True, help="Write nothing; fail when one of them is not current.")
 @_verbose
 def generate_patches(tags: tuple[str, ...], every: bool, base_wheel: Path | None, check: bool, verbose: bool) -> None:
     """Make the .patch files from their sources: the series, which all tags share, and the hooks of TAGS.
 
-    Hooks need the files of upstream's that they edit: those of the official wheel are fetched, and kept.
+    Hooks need the files of upstream's that they edit: those of the official wheel are fetched, and kept. Of the hooks of other
+    tags it is only checked that they are there.
     """
     report.configure(verbose=verbose)
+    if not paths.in_checkout():
+        raise NotACheckout(
+            "this lmsbuild is an installed package, whose patches are made: to change them, run `pip install -e .` in a checkout"
+        )
     if base_wheel and len(tags) != 1:
         raise click.UsageError("--base-wheel goes with one tag.")
     patches, cache = paths.patches_folder(), paths.cache_folder()
     chosen = _chosen(patches, tags, every) if tags or every else []
+    frameworks = {tag.framework for tag in chosen} or catalogue.frameworks(patches)
     wanted: generate.Wanted = {}
-    for framework in dict.fromkeys(tag.framework for tag in chosen) or catalogue.frameworks(patches):
+    for framework in frameworks:
         wanted |= generate.series(patches, framework)
     for tag in chosen:
         with disk_failures(cache):
@@ -206,11 +220,18 @@ def generate_patches(tags: tuple[str, ...], every: bool, base_wheel: Path | None
     if check:
         if stale := generate.stale(wanted):
             words = " ".join(["lmsbuild generate", *(["--all"] if every else [tag.full_name for tag in chosen])])
-            raise StalePatch(f"{stale[0]} is not what its sources generate: run `{words}`")
-        return
-    with disk_failures(patches):
-        for path in generate.write(wanted):
-            click.echo(path)
+            more = f", and {len(stale) - 1} more are not" if stale[1:] else ""
+            raise StalePatch(f"{stale[0]} is not what its sources generate{more}: run `{words}`")
+    else:
+        with disk_failures(patches):
+            for path in generate.write(wanted):
+                click.echo(path)
+    if lacking := generate.missing_hooks(patches, frameworks):
+        names = " ".join(tag.full_name for tag in lacking)
+        raise StalePatch(
+            f"{len(lacking)} of the hooks are missing, or start from other files than tags.toml says: run "
+            f"`lmsbuild generate {names}`"
+        )
 
 
 @cli.command(name="patches")
@@ -221,7 +242,11 @@ def join_patches(tags: tuple[str, ...], output: Path, verbose: bool) -> None:
     """Join the patches of each of TAGS, or of every tag, to one file, which `git am` takes: for release pages."""
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
-    for tag in _chosen(patches, tags, every=not tags):
+    chosen = _chosen(patches, tags, every=not tags)
+    for framework in {tag.framework for tag in chosen}:
+        if stale := generate.stale(generate.series(patches, framework)):
+            raise StalePatch(f"{stale[0]} is not what its sources generate: run `lmsbuild generate`")
+    for tag in {tag.full_name: tag for tag in chosen}.values():
         joined = find_patch(patches, tag).joined
         with disk_failures(output):
             output.mkdir(parents=True, exist_ok=True)

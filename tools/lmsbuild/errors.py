@@ -12,7 +12,10 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_WRITABLE = (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR)
+_NOT_WRITABLE = (
+    *(errno.EACCES, errno.EPERM, errno.EROFS),
+    *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),  # a file where a folder has to be, and the like
+)
 
 
 class Failure(Exception):

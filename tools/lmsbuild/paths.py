@@ -15,6 +15,11 @@ def patches_folder() -> Path:
     return installed if installed.is_dir() else package.parent.parent / "patches"
 
 
+def in_checkout() -> bool:
+    """Whether the tool runs from a checkout, whose patches can be made anew, or from an installed package."""
+    return not (Path(__file__).resolve().parent / "patches").is_dir()
+
+
 def pager_folder() -> Path:
     """The folder with the pager's sources."""
     return patches_folder() / "src" / "pager"

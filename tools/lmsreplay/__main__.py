@@ -7,10 +7,15 @@ from pathlib import Path
 
 import click
 
-from lmsreplay import plot as plotting
-from lmsreplay import report, stall, trace
-from lmsreplay.record import record as record_model
-from lmsreplay.simulator import CompileError
+from lmsreplay import trace
+
+try:
+    from lmsreplay import plot as plotting
+    from lmsreplay import report, stall
+    from lmsreplay.record import record as record_model
+    from lmsreplay.simulator import CompileError
+except ModuleNotFoundError as error:
+    raise SystemExit(f"lmsreplay needs {error.name}: install it with `pip install 'lmsbuild[replay]'`") from error
 
 _TRACES = click.argument(
     "traces", nargs=-1, required=True, type=click.Path(exists=True, dir_okay=False, path_type=Path)
@@ -46,7 +51,7 @@ def record(model: str, path: Path, iterations: int, scale: float, min_size: int,
     """Train MODEL (convnet, transformer, lstm or unet3d) with LMS and write the trace to PATH."""
     try:
         record_model(model, path, iterations=iterations, scale=scale, min_size=min_size, threads=threads)
-    except (RuntimeError, ValueError) as error:
+    except (OSError, RuntimeError, ValueError) as error:
         raise click.ClickException(str(error)) from error
     click.echo(f"{path}: {path.stat().st_size / 1e6:.1f} MB")
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import re
 import shutil
 import tempfile
 from pathlib import Path
@@ -115,6 +116,9 @@ def _download(release: Release, target: Target, folder: Path) -> Path:
     if finished.code or len(wheels) != 1:
         reasons = [line for line in finished.error_text.splitlines() if line.startswith("ERROR")]
         reason = reasons[-1] if reasons else finished.error_text.strip() or "pip gave no reason"
+        broken = re.findall(r"after connection broken by (.+)", finished.text + finished.error_text)
+        if broken:  # pip says that there is no such release, too, when it could not ask
+            reason += f" (the connection was broken by {broken[-1]})"
         other = "; a base wheel can be given with --base-wheel" if isinstance(release, Tag) else ""
         raise DownloadFailed(
             f"pip found no wheel of {release.package} {release.version} for {target}: {reason.removeprefix('ERROR: ')}\n"

@@ -1,7 +1,8 @@
-"""Requests to servers: a hiccup of the network is waited out, for less than a minute, and then said in one sentence.
+"""Requests to servers: a hiccup of the network is waited out, for half a minute, and then said in one sentence.
 
 A hiccup is a name that does not resolve, a connection that is refused, reset or silent, an answer that ends early, and a
-server that says it is busy (429 or 5xx). Every other answer is final.
+server that says it is busy (429 or 5xx). Every other answer is final. A server that stays silent is given up after less than
+two minutes.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from lmsbuild.fetch import patience, pip_command
 Answer = TypeVar("Answer")
 Session = requests.Session
 
-_TIMEOUTS = (10.0, 60.0)  # seconds: to connect, and without a byte
+_TIMEOUTS = (10.0, 15.0)  # seconds: to connect, and without a byte
 _LONGEST = 10.0  # seconds of one wait
 # Waits 0, 2, 4, 8 and 10 seconds, or what the server asks for.
 _PATIENCE = Retry(

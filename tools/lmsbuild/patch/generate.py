@@ -13,11 +13,12 @@ import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
-from lmsbuild import git_command
+from lmsbuild import git_command, paths
 from lmsbuild.catalogue.catalogue import Tag, tags
 from lmsbuild.catalogue.rows import replace_file
 from lmsbuild.errors import BadSources
 from lmsbuild.patch.edits import apply_edits, read_edits
+from lmsbuild.patch.patch import read_patch
 from lmsbuild.patch.series import Commit, Series, new_files, owner, read_series
 
 _AUTHOR = "Large Model Support"
@@ -77,9 +78,19 @@ def present(paths: Iterable[Path]) -> Wanted:
 
 
 def stale(wanted: Wanted) -> list[Path]:
-    """The paths that are not as wanted. An installed tool has no links, since a wheel cannot carry any, and needs none."""
-    linked = {path.parent for path, content in wanted.items() if isinstance(content, str) and path.is_symlink()}
-    return [path for path in _different(wanted) if not isinstance(wanted[path], str) or path.parent in linked]
+    """The paths that are not as wanted. An installed tool has no links, since a wheel carries none, and needs none."""
+    return [path for path in _different(wanted) if paths.in_checkout() or not isinstance(wanted[path], str)]
+
+
+def missing_hooks(patches: Path, frameworks: Iterable[str]) -> list[Tag]:
+    """The tags whose hook is not there, or is for other files of upstream's than the catalogue says."""
+    known = [tag for tag in tags(patches) if tag.framework in frameworks and tag.blobs]
+    return [tag for tag in known if not _starts_from(patches, tag)]
+
+
+def _starts_from(patches: Path, tag: Tag) -> bool:
+    file = patches / tag.framework / tag.name / read_series(patches, tag).hook.file_name
+    return file.is_file() and read_patch(file.name, [file]).edited == tag.blobs
 
 
 def write(wanted: Wanted) -> list[Path]:

@@ -62,7 +62,13 @@ def find_patch(patches: Path, tag: Tag) -> Patch:
     files = [patches / tag.framework / "series" / commit.file_name for commit in series.commits]
     if tag.blobs:
         files.append(patches / tag.framework / tag.name / series.hook.file_name)
-    return read_patch(f"the patch of {tag.framework} {tag.name}", files)
+    name = f"the patch of {tag.framework} {tag.name}"
+    for file in files:
+        if not file.is_file():
+            raise NoSuchFile(
+                f"{file} of {name} is missing: `lmsbuild generate {tag.full_name}` makes it from its sources"
+            )
+    return read_patch(name, files)
 
 
 def read_patch(name: str, files: Sequence[Path]) -> Patch:
@@ -70,9 +76,7 @@ def read_patch(name: str, files: Sequence[Path]) -> Patch:
     try:
         data = b"".join(path.read_bytes() for path in files)
     except OSError as error:
-        raise NoSuchFile(
-            f"cannot read {error.filename} of {name}: {error.strerror}; `lmsbuild generate` makes it from its sources"
-        ) from error
+        raise NoSuchFile(f"cannot read {error.filename} of {name}: {error.strerror}") from error
     before: dict[str, str] = {}
     after: dict[str, str] = {}
     for touch in _TOUCH.finditer(data):

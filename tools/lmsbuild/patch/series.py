@@ -180,14 +180,26 @@ def oldest_python(patches: Path, framework: str) -> int:
     return int(read_toml(patches / "catalogue" / framework / "series.toml")["graft"]["python"])
 
 
+_KINDS = (".cc", ".cpp", ".h", ".py")
+_NAMES = ("BUILD",)
+
+
 def new_files(patches: Path, tag: Tag) -> dict[str, bytes]:
-    """The files that the patches of `tag` add, by path in the patched tree."""
+    """The files that the patches of `tag` add, by path in the patched tree.
+
+    What editors leave behind, hidden files and such as end in "~", stays out. Raises BadSources for a file of another kind.
+    """
     series = read_series(patches, tag)
     files = {}
     folders = {"pager": series.pager_folder, "python": series.python_folder, tag.framework: ""}
     for source, target in ((patches / "src" / folder, target) for folder, target in folders.items()):
         for path in sorted(source.rglob("*")):
-            name = os.path.join(target, path.relative_to(source).as_posix())
-            if path.is_file() and "__pycache__" not in path.parts and name not in series.left_out:
-                files[name] = path.read_bytes()
+            own = path.relative_to(source)
+            name = os.path.join(target, own.as_posix())
+            left_behind = own.name.endswith("~") or any(part.startswith((".", "#")) for part in own.parts)
+            if not path.is_file() or left_behind or "__pycache__" in own.parts or name in series.left_out:
+                continue
+            if own.suffix not in _KINDS and own.name not in _NAMES:
+                raise BadSources(f"{path} is no source of a patch: remove it, or add its kind to patch/series.py")
+            files[name] = path.read_bytes()
     return files

@@ -90,7 +90,7 @@ def run(
         output.mkdir(parents=True, exist_ok=True)
         title = f"Training the {model}: {peak / _MIB:.0f} MiB of tensors in {limit / _MIB:.0f} MiB of memory"
         picture = timeline.draw(output / f"lms-{model}", ample.run, limited.run, limit, title)
-        text += f"\n  memory over time: {picture}"
+        text += f"\n  memory over time: {picture}, {picture.with_suffix('.svg').name}"
     if not same:
         raise ResultsDiffer(f"results differ, which is a bug in Large Model Support: please report it\n{text}")
     return text
