@@ -49,7 +49,7 @@ def parser(description, devices):
     result.add_argument(
         "--limit", type=size, metavar="SIZE", help="what tensors may occupy; a GPU's default: what is free"
     )
-    result.add_argument("--policy", default="iteration", help="default: %(default)s")
+    result.add_argument("--policy", choices=("iteration", "lru"), default="iteration", help="default: %(default)s")
     result.add_argument("--store", metavar="FOLDER", help="for files with what is paged out; default: host memory")
     result.add_argument("--csv", metavar="FILE", help="write LMS's statistics of every step")
     result.add_argument("--no-lms", action="store_true", help="train without LMS, to compare")
