@@ -69,10 +69,10 @@ def hook(patches: Path, tag: Tag, originals: Mapping[str, bytes]) -> Wanted:
     return {file: text}
 
 
-def present(paths: Iterable[Path]) -> Wanted:
+def present(places: Iterable[Path]) -> Wanted:
     """What is at these paths now."""
     found: Wanted = {}
-    for path in paths:
+    for path in places:
         found[path] = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.exists() else None
     return found
 
