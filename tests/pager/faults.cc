@@ -174,10 +174,11 @@ CASE(copy_between_two_away_blocks) {
 CASE(eight_threads_fault_at_once) {
   lms_pager* pager = create(options(4 * block_bytes));
   constexpr int threads = 8;
-  char* blocks[threads][4];
+  constexpr std::uint64_t each = 16;  // together too many for a loop that is noticed
+  char* blocks[threads][each];
   for (int thread = 0; thread < threads; ++thread) {
-    for (std::uint64_t i = 0; i < 4; ++i) {
-      blocks[thread][i] = filled(pager, block_bytes, static_cast<std::uint64_t>(thread) * 4 + i);
+    for (std::uint64_t i = 0; i < each; ++i) {
+      blocks[thread][i] = filled(pager, block_bytes, static_cast<std::uint64_t>(thread) * each + i);
     }
   }
   const std::uint64_t rounds = check::steps(400);
@@ -185,9 +186,9 @@ CASE(eight_threads_fault_at_once) {
   for (int thread = 0; thread < threads; ++thread) {
     running.emplace_back([&, thread] {
       for (std::uint64_t round = 0; round < rounds; ++round) {
-        const std::uint64_t i = round % 4;
-        CHECK(holds(blocks[thread][i], block_bytes, static_cast<std::uint64_t>(thread) * 4 + i));
-        check::fill(blocks[thread][i], block_bytes, static_cast<std::uint64_t>(thread) * 4 + i);
+        const std::uint64_t i = round % each;
+        CHECK(holds(blocks[thread][i], block_bytes, static_cast<std::uint64_t>(thread) * each + i));
+        check::fill(blocks[thread][i], block_bytes, static_cast<std::uint64_t>(thread) * each + i);
       }
     });
   }
@@ -221,6 +222,90 @@ CASE(eight_threads_copy_at_once) {
   for (std::thread& thread : running) {
     thread.join();
   }
+}
+
+// Reads and writes a little of each block in turn, as a kernel does that goes through several tensors.
+CHECK_RAW_ACCESS void loop_over(const std::vector<char*>& blocks, std::uint64_t rounds) {
+  for (std::uint64_t round = 0; round < rounds; ++round) {
+    for (char* block : blocks) {
+      check::store(block + 8 * round, check::load(block + 8 * round) + 1);
+    }
+  }
+}
+
+void check_loop(const std::vector<char*>& blocks, std::uint64_t rounds) {
+  for (std::uint64_t block = 0; block < blocks.size(); ++block) {
+    for (std::uint64_t word = 0; word < rounds; ++word) {
+      CHECK_EQ(check::load(blocks[block] + 8 * word), check::pattern_at(block, word) + 1);
+    }
+  }
+}
+
+// What an operation allocated, more than the limit, and has used already by way of other operations.
+std::vector<char*> intermediates(lms_pager* pager, std::uint64_t count) {
+  std::vector<char*> blocks;
+  for (std::uint64_t i = 0; i < count; ++i) {
+    blocks.push_back(filled(pager, block_bytes, i));
+  }
+  return blocks;
+}
+
+CASE(loop_of_an_operation) {
+  lms_pager* pager = create(options(2 * block_bytes));
+  lms_scope_begin(pager);
+  const std::vector<char*> blocks = intermediates(pager, 6);
+  CHECK_EQ(statistic(pager, "out.blocks"), 4);
+  loop_over(blocks, 50);
+  CHECK(statistic(pager, "in.blocks") <= 6);  // not one of them twice
+  CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), 4 * block_bytes);
+  lms_scope_end(pager);
+  CHECK(statistic(pager, "resident_bytes.current") <= 2 * block_bytes);
+  check_loop(blocks, 50);
+}
+
+CASE(loop_of_an_operation_and_its_helpers) {
+  // OpenMP's threads are in no scope of their own.
+  lms_pager* pager = create(options(2 * block_bytes));
+  lms_scope_begin(pager);
+  std::vector<std::vector<char*>> shares;
+  std::vector<std::thread> helpers;
+  for (int helper = 0; helper < 4; ++helper) {
+    shares.push_back(intermediates(pager, 6));
+  }
+  for (const std::vector<char*>& share : shares) {
+    helpers.emplace_back([&share] { loop_over(share, 50); });
+  }
+  for (std::thread& helper : helpers) {
+    helper.join();
+  }
+  CHECK(statistic(pager, "in.blocks") <= 24);
+  lms_scope_end(pager);
+  CHECK(statistic(pager, "resident_bytes.current") <= 2 * block_bytes);
+  for (const std::vector<char*>& share : shares) {
+    check_loop(share, 50);
+  }
+}
+
+CASE(loop_outside_of_operations) {
+  // A program's own: a loop over few blocks has them resident from the second round on.
+  lms_pager* pager = create(options(2 * block_bytes));
+  const std::vector<char*> blocks = intermediates(pager, 6);
+  loop_over(blocks, 50);
+  CHECK(statistic(pager, "in.blocks") <= 2 * 6);
+  CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), 4 * block_bytes);
+  reclaim(pager);
+  CHECK_EQ(statistic(pager, "resident_bytes.current"), 0);
+  check_loop(blocks, 50);
+}
+
+CASE(much_data_outside_of_operations) {
+  // Going through more data than that, again and again, takes no more memory than the access needs.
+  lms_pager* pager = create(options(4 * block_bytes));
+  const std::vector<char*> blocks = intermediates(pager, 200);
+  loop_over(blocks, 3);
+  CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), 0);
+  CHECK_EQ(statistic(pager, "resident_bytes.peak"), 4 * block_bytes);
+  check_loop(blocks, 3);
 }
 
 CASE(threads_read_one_block_that_leaves_again_and_again) {

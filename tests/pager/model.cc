@@ -47,6 +47,7 @@ struct ModelBlock {
   bool seen = false;                // an operation had it
   std::map<std::uint64_t, std::uint64_t> words;  // single words that were written since
   unsigned pins = 0;
+  std::uint64_t operation = 0;      // the last one during which it was accessed without a pin
 };
 
 struct Held {
@@ -129,7 +130,7 @@ class Model {
       raw_copy();
     } else if (what < 920) {
       lms_scope_begin(pager_);
-      ++depth_;
+      operations_ += depth_++ == 0 ? 1 : 0;
     } else if (what < 955) {
       end_scope();
     } else if (what < 965) {
@@ -176,11 +177,12 @@ class Model {
     return random_.chance(80) ? usual[random_.below(5)] : 1 + random_.below(40 * page);
   }
 
-  // Bytes that cannot leave, whatever the pager does: pinned by this program, or not yet seen as a tensor.
+  // Bytes that cannot leave, whatever the pager does: pinned by this program, not yet seen as a tensor, or, perhaps,
+  // faulted in during the operation that runs.
   std::uint64_t must_stay() const {
     std::uint64_t bytes = 0;
     for (const auto& entry : blocks_) {
-      if (entry.second.pins > 0 || !entry.second.seen) {
+      if (entry.second.pins > 0 || !entry.second.seen || (depth_ > 0 && entry.second.operation == operations_)) {
         bytes += entry.second.whole;
       }
     }
@@ -375,29 +377,34 @@ class Model {
     }
   }
 
+  // A block for an access that nothing announces.
+  char* accessed() {
+    char* address = any();
+    blocks_[address].operation = operations_;
+    ++raw_;
+    return address;
+  }
+
   void raw_read() {
     if (!blocks_.empty()) {
-      char* address = any();
-      ++raw_;
+      char* address = accessed();
       check_contents(address, blocks_[address]);
     }
   }
 
   void raw_write() {
     if (!blocks_.empty()) {
-      char* address = any();
-      ++raw_;
+      char* address = accessed();
       change(address, &blocks_[address]);
     }
   }
 
   void raw_copy() {
-    char* from = blocks_.empty() ? nullptr : any();
-    char* to = blocks_.empty() ? nullptr : any();
+    char* from = blocks_.empty() ? nullptr : accessed();
+    char* to = blocks_.empty() ? nullptr : accessed();
     if (from == to || !blocks_[from].written || blocks_[from].bytes > blocks_[to].bytes) {
       return;
     }
-    raw_ += 2;
     ModelBlock& target = blocks_[to];
     if (!target.written) {
       rewrite(to, &target);
@@ -516,6 +523,7 @@ class Model {
   std::map<std::string, std::uint64_t> last_values_;
   std::uint64_t allocations_ = 0;
   std::uint64_t pins_ = 0;
+  std::uint64_t operations_ = 0;
   std::uint64_t raw_ = 0;
   std::uint64_t refused_ = 0;
 };

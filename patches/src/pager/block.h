@@ -53,6 +53,8 @@ struct alignas(64) Block {
   std::atomic<bool> seen{false};  // an operation had it as a tensor's storage: it may be paged out
   std::atomic<const Thread*> owner{nullptr};  // the thread and the scope that allocated it; see thread.h
   std::atomic<std::uint64_t> scope{0};
+  bool returned =
+      false;  // it left and came back while that scope protected it; guarded by the pager's lock while the block lives
   // The device's uses of the pages (see backend.h): bits are added while the block is pinned, and the stamp only grows.
   std::atomic<std::uint64_t> streams{0};
   std::atomic<std::uint64_t> until{0};

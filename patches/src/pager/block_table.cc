@@ -51,8 +51,9 @@ Block* BlockTable::oldest_protected() const {
   Block* oldest = nullptr;
   for (BlockId id = 0; id < end(); ++id) {
     Block* block = at(id);
-    if (can_leave(*block, true) && (oldest == nullptr || block->last_use.load(std::memory_order_relaxed) <
-                                                             oldest->last_use.load(std::memory_order_relaxed))) {
+    if (can_leave(*block, true) && !block->returned &&
+        (oldest == nullptr ||
+         block->last_use.load(std::memory_order_relaxed) < oldest->last_use.load(std::memory_order_relaxed))) {
       oldest = block;
     }
   }

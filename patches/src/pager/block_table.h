@@ -33,7 +33,8 @@ class BlockTable {
   // What a policy may know of the block.
   BlockState state(BlockId id) const;
 
-  // The least recently used of the blocks that can leave, protected ones included; null when there is none.
+  // The least recently used of the blocks that can leave, protected ones included unless they came back already: an
+  // operation does not trade its own blocks against each other. Null when there is none.
   Block* oldest_protected() const;
 
  private:

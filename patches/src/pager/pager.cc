@@ -225,6 +225,7 @@ Status Pager::allocate(std::uint64_t bytes, void** out, StreamId user) {
 void Pager::start_block(Block* block, StreamId user) {
   const std::uint64_t generation = word::generation(block->word.load(std::memory_order_relaxed));
   block->seen.store(false, std::memory_order_relaxed);
+  block->returned = false;
   block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
   if (asynchronous_) {
     block->home = user;
@@ -566,13 +567,13 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
     if (reach == Reach::cached) {
       return Status(LMS_OUT_OF_MEMORY, {});
     }
-    release_faulted(FaultedPins::lifetime);
+    faulted_.release_ended(clock_.load(std::memory_order_relaxed));
     Block* victim = next_victim(missing, Cause::shortage);
     if (victim == nullptr && copying_ > 0) {
       moved_.wait(lock);  // what is leaving makes room, what is arriving can leave again
       continue;
     }
-    if (victim == nullptr && (reach == Reach::demand ? release_faulted(0) : faulted_.release_idle())) {
+    if (victim == nullptr && (reach == Reach::demand ? faulted_.release_others() : faulted_.release_idle())) {
       continue;
     }
     if (victim == nullptr && backend_->serves_faults()) {
@@ -613,7 +614,7 @@ Status Pager::reclaim_to_limit(Lock* lock) {
     }
     if (Block* victim = next_victim(device_bytes_ - limit(), Cause::shortage)) {
       status = page_out(lock, victim, false);
-    } else if (!release_faulted(0)) {
+    } else if (!release_faulted()) {
       break;
     }
   }
@@ -805,6 +806,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
     away_bytes_ -= block->bytes;
     counts_.in_bytes += block->bytes;
     ++counts_.in_blocks;
+    block->returned = Thread::is_protected(*block);
     if (write) {
       copies_.release(block);
     } else {
@@ -851,7 +853,7 @@ Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
   *reclaimed = 0;
   while (trim_cache(UINT64_MAX)) {
   }
-  release_faulted(0);
+  release_faulted();
   while (*reclaimed < bytes) {
     Block* block = next_victim(bytes - *reclaimed, Cause::other);
     if (block == nullptr) {
@@ -991,8 +993,10 @@ bool Pager::serve_fault(const void* address) {
   }
 }
 
-bool Pager::release_faulted(std::uint64_t age) {
-  return faulted_.release_older(age, clock_.load(std::memory_order_relaxed));
+// Releases the pins of all blocks that were faulted in, but for those of operations that still run.
+bool Pager::release_faulted() {
+  const bool ended = faulted_.release_ended(clock_.load(std::memory_order_relaxed));
+  return faulted_.release_others() || ended;
 }
 
 // ------------------------------------------------------------------------------------------------ looking ahead

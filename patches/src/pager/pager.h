@@ -193,7 +193,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status device_failed(const char* what) const;
   Status check_limit(std::uint64_t limit) const;
   Status out_of_memory(std::uint64_t bytes) const;
-  bool release_faulted(std::uint64_t age);
+  bool release_faulted();
   void drain_events();
   void look_ahead();
   void work();

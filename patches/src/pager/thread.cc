@@ -63,6 +63,23 @@ Thread& Thread::current() {
   return *slot.thread();
 }
 
+std::vector<Scope> Thread::scopes_served() const {
+  std::vector<Scope> scopes;
+  const std::uint64_t own = scope_.load(std::memory_order_relaxed);
+  if (own != 0) {
+    scopes.push_back(Scope{this, own});
+    return scopes;
+  }
+  const std::lock_guard<std::mutex> guard(threads_lock());
+  for (const Thread* thread = threads_first; thread != nullptr; thread = thread->next_) {
+    const std::uint64_t serial = thread->scope_.load(std::memory_order_acquire);
+    if (serial != 0) {
+      scopes.push_back(Scope{thread, serial});
+    }
+  }
+  return scopes;
+}
+
 void Thread::before_fork() {
   current();  // registers the thread before the lock is taken
   threads_lock().lock();

@@ -6,10 +6,21 @@
 
 #include <atomic>
 #include <cstdint>
+#include <vector>
 
 #include "block.h"
 
 namespace lms {
+
+class Thread;
+
+// An outermost scope, as others see it.
+struct Scope {
+  const Thread* thread = nullptr;
+  std::uint64_t serial = 0;
+
+  bool is_over() const;
+};
 
 class Thread {
  public:
@@ -43,6 +54,10 @@ class Thread {
   }
   bool in_scope() const { return depth_ > 0; }
 
+  // The scopes for which an access of this thread may be: its own; for a thread without one, which may be a helper of
+  // an operation (OpenMP's are), those of all threads.
+  std::vector<Scope> scopes_served() const;
+
   // Marks a block as allocated by the current scope, if there is one.
   void protect(Block* block) const {
     block->owner.store(this, std::memory_order_relaxed);
@@ -60,6 +75,7 @@ class Thread {
 
  private:
   friend class ThreadSlot;
+  friend struct Scope;
 
   std::atomic<std::uint64_t> scope_{0};  // serial number of the outermost scope; 0 outside
   std::uint64_t scopes_begun_ = 0;
@@ -68,6 +84,8 @@ class Thread {
   bool in_use_ = true;
   Thread* next_ = nullptr;
 };
+
+inline bool Scope::is_over() const { return thread->scope_.load(std::memory_order_acquire) != serial; }
 
 }  // namespace lms
 #endif  // LMS_THREAD_H
