@@ -140,6 +140,26 @@ def check_views() -> None:
     same_as_stock(lambda: [matrix(i) for i in range(2)], use)
 
 
+def check_views_bring_nothing_in() -> None:
+    enable()
+    whole = matrix(1)
+    page_out()
+    before = stat("in.blocks")
+    views = [whole.t(), whole[1:, ::2], whole.view(-1), whole.detach(), *whole.split(100), whole.unfold(0, 3, 1)]
+    views += [
+        whole.contiguous(),
+        whole.reshape(256, 1024),
+        whole.to(torch.float32),
+        whole.expand(2, 512, 512),
+        whole.data,
+    ]
+    assert stat("in.blocks") == before
+    same(views[1], matrix(1)[1:, ::2])
+    copies = [whole.t().contiguous(), whole.t().reshape(-1), whole.to(torch.float64)]  # read by operations of their own
+    page_out()
+    same(copies, [matrix(1).t().contiguous(), matrix(1).t().reshape(-1), matrix(1).double()])
+
+
 def check_written_data_leaves_again() -> None:
     # A block that has a clean copy in the store and is written again must not come back as that copy.
     enable()

@@ -71,6 +71,9 @@ void begin_operation(const Operation& operation) {
   };
   for (size_t index = 0; index < inputs.size() && !traits.ours; ++index) {
     const size_t bit = std::min<size_t>(index, 63);
+    if ((traits.viewed >> bit & 1) != 0) {
+      continue;
+    }
     const auto hold_input = [&](const void* address) {
       hold(address, (traits.declared >> bit & 1) != 0, (traits.written >> bit & 1) != 0);
     };

@@ -9,6 +9,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <string>
 #include <unordered_map>
 
@@ -19,7 +20,8 @@ namespace lms_torch {
 struct OperationTraits {
   uint64_t written = ~uint64_t{0};
   uint64_t declared = 0;  // the same as far as declared; enough where undeclared writes are noticed
-  bool ours = false;      // an operator of LmsPinOperators.cpp: it pins for itself, and reports its failures
+  uint64_t viewed = 0;  // the result may be a view of argument i, whose data is not read; a copy is another operation
+  bool ours = false;  // an operator of LmsPinOperators.cpp: it pins for itself, and reports its failures
   bool is_operator = true;
 };
 
@@ -46,6 +48,10 @@ inline OperationTraits read_schema(const c10::FunctionSchema& schema) {
                                     [&name](const char* part) { return name.find(part) != std::string::npos; });
   if (trusted) {
     traits.written = traits.declared;
+    for (size_t index = 0; index < std::min<size_t>(arguments.size(), 63); ++index) {
+      const bool viewed = arguments[index].alias_info() && !arguments[index].alias_info()->isWrite();
+      traits.viewed |= static_cast<uint64_t>(viewed) << index;
+    }
   }
   traits.ours = name.compare(0, 5, "lms::") == 0;
   return traits;
@@ -66,8 +72,18 @@ inline OperationTraits read_name(const std::string& name) {
   return traits;
 }
 
+// Of what is shown without a schema. detach shows itself twice, once as an operator.
+inline const OperationTraits& traits_without_schema(const char* name) {
+  static const OperationTraits any;
+  static const OperationTraits view = [] {
+    OperationTraits traits;
+    traits.viewed = 1;
+    return traits;
+  }();
+  return std::strcmp(name, "detach") == 0 ? view : any;
+}
+
 inline const OperationTraits& traits_by_schema(const Operation& operation) {
-  static const OperationTraits without_schema;
   // Asking for the schema copies it. The name lies inside the schema, so that its address stands for it.
   thread_local std::unordered_map<const char*, OperationTraits> known;
   const char* name = operation_name(operation);
@@ -76,7 +92,7 @@ inline const OperationTraits& traits_by_schema(const Operation& operation) {
     return found->second;
   }
   const auto schema = operation_schema(operation);
-  return schema ? known.emplace(name, read_schema(*schema)).first->second : without_schema;
+  return schema ? known.emplace(name, read_schema(*schema)).first->second : traits_without_schema(name);
 }
 
 inline const OperationTraits& traits_by_name(const Operation& operation) {
