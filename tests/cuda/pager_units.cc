@@ -279,3 +279,40 @@ CASE(a_scope_around_several_pagers) {
     one->all_is_well();
   }
 }
+
+// What the driver was asked to change of its mappings.
+std::uint64_t mapping_calls() {
+  std::uint64_t calls = 0;
+  for (const char* function : {"cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemCreate", "cuMemRelease"}) {
+    calls += sim_calls(function);
+  }
+  return calls;
+}
+
+CASE(random_sizes_need_few_mappings) {
+  // As batches of random length do; a call takes tens of microseconds, and half of the limit is in use.
+  constexpr std::uint64_t limit = 1024 * mib;
+  constexpr int allocations = 4000;
+  Paged program(limit, false);
+  check::Random random(check::seed());
+  std::vector<std::pair<char*, std::uint64_t>> live;
+  std::uint64_t bytes = 0;
+  std::uint64_t before = 0;
+  for (int i = -500; i < allocations; ++i) {
+    if (i == 0) {
+      before = mapping_calls();
+    }
+    const std::uint64_t size = (1 + random.below(64 * 1024)) * 1024;
+    while (!live.empty() && bytes + size > limit / 2) {
+      std::swap(live[random.below(live.size())], live.back());
+      program.pager->free(live.back().first);
+      bytes -= live.back().second;
+      live.pop_back();
+    }
+    live.emplace_back(program.made(0, 1, size), size);
+    bytes += size;
+  }
+  std::printf("calls per allocation: %.2f\n", static_cast<double>(mapping_calls() - before) / allocations);
+  CHECK_EQ(program.pager->statistics().out_bytes, 0);
+  CHECK(mapping_calls() - before < allocations);
+}

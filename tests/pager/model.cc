@@ -47,7 +47,8 @@ struct ModelBlock {
   bool seen = false;                // an operation had it
   std::map<std::uint64_t, std::uint64_t> words;  // single words that were written since
   unsigned pins = 0;
-  std::uint64_t operation = 0;      // the last one during which it was accessed without a pin
+  std::uint64_t home = 0;           // the operation that allocated it, or 0
+  std::uint64_t operation = 0;      // the last one that may have brought it back, to stay
 };
 
 struct Held {
@@ -177,8 +178,8 @@ class Model {
     return random_.chance(80) ? usual[random_.below(5)] : 1 + random_.below(40 * page);
   }
 
-  // Bytes that cannot leave, whatever the pager does: pinned by this program, not yet seen as a tensor, or, perhaps,
-  // faulted in during the operation that runs.
+  // Bytes that cannot leave, whatever the pager does: pinned by this program, not yet seen as a tensor, or brought
+  // back, perhaps, during the operation that runs.
   std::uint64_t must_stay() const {
     std::uint64_t bytes = 0;
     for (const auto& entry : blocks_) {
@@ -243,6 +244,7 @@ class Model {
     CHECK(next == blocks_.end() || start + block.whole <= next->first);
     CHECK(next == blocks_.begin() || std::prev(next)->first + std::prev(next)->second.whole <= start);
     lives_[start] = ++serial_;
+    block.home = depth_ > 0 ? operations_ : 0;
     ModelBlock& placed = blocks_[start] = block;
     if (random_.chance(90)) {
       rewrite(start, &placed);
@@ -328,6 +330,9 @@ class Model {
     ++pins_;
     block.seen = true;
     ++block.pins;
+    if (depth_ > 0 && block.home == operations_) {
+      block.operation = operations_;
+    }
     held_.push_back(Held{token, address, lives_[address]});
     check_contents(address, block);
     if (write) {
@@ -579,3 +584,49 @@ CASE(lru_file) { run_model("lru", true, 2); }
 CASE(iteration_memory) { run_model("iteration", false, 3); }
 
 CASE(iteration_file) { run_model("iteration", true, 4); }
+
+// Bytes of this process that are in RAM.
+std::uint64_t in_ram() {
+  unsigned long total = 0;
+  unsigned long resident = 0;
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  CHECK(file != nullptr && std::fscanf(file, "%lu %lu", &total, &resident) == 2);
+  std::fclose(file);
+  return resident * CHECK_PAGE;
+}
+
+CASE(random_sizes_take_little_more_than_is_in_use) {
+  // Batches of random length: freed memory serves requests of other sizes, or goes back to the system.
+  lms_pager* pager = check::create(check::options(4096 * check::mib));
+  check::Random random(check::seed());
+  std::vector<std::pair<char*, std::uint64_t>> live;
+  std::uint64_t bytes = 0;
+  const std::uint64_t before = in_ram();
+  std::uint64_t most_in_ram = 0;
+  for (std::uint64_t step = 0; step < check::steps(6000); ++step) {
+    const std::uint64_t size = 4 * check::kib + 8 * random.below(random.chance(50) ? 512 * 128 : 8 * 1024 * 128);
+    while (!live.empty() && bytes + size > 64 * check::mib) {
+      std::swap(live[random.below(live.size())], live.back());
+      CHECK(check::holds(live.back().first, live.back().second, live.back().second));
+      lms_free(pager, live.back().first);
+      bytes -= live.back().second;
+      live.pop_back();
+    }
+    char* block = check::allocate(pager, size);
+    check::fill(block, size, size);
+    live.emplace_back(block, size);
+    bytes += size;
+    most_in_ram = std::max(most_in_ram, step % 50 == 0 ? in_ram() : 0);
+  }
+  for (const auto& block : live) {
+    CHECK(check::holds(block.first, block.second, block.second));
+  }
+  const std::uint64_t most =
+      64 * check::mib + 32 * check::mib + 8 * check::mib;  // in use, what may be cached, and one block
+  CHECK(check::statistic(pager, "device_bytes.peak") <= most);
+  CHECK(CHECK_SANITIZED || most_in_ram - before <= most + 16 * check::mib);
+  std::printf("cached %llu, mapped %llu\n",
+              static_cast<unsigned long long>(check::statistic(pager, "allocations.cached")),
+              static_cast<unsigned long long>(check::statistic(pager, "allocations.mapped")));
+  CHECK(check::statistic(pager, "allocations.cached") > check::statistic(pager, "allocations.mapped"));
+}

@@ -35,6 +35,28 @@ bool Arena::place(Block* block) {
   return true;
 }
 
+void Arena::part(Block* block, std::uint64_t kept, Block* rest) {
+  const std::uint64_t whole = block->bytes;
+  const std::uint64_t first = footprint(kept);
+  publish(block, nullptr);
+  block->bytes = kept;
+  publish(block, block);
+  if (rest != nullptr) {
+    rest->address = block->address + first;
+    rest->bytes = whole - first;
+    publish(rest, rest);
+  } else if (first < footprint(whole)) {
+    std::uint64_t begin = 0;
+    Ranges* ranges = ranges_for(block, &begin);
+    ranges->give(static_cast<std::uint64_t>(block->address - base_) - begin + first, footprint(whole) - first);
+  }
+}
+
+void Arena::join(Block* block, const Block* next) {
+  publish(next, block);
+  block->bytes += next->bytes;
+}
+
 void Arena::remove(const Block* block) {
   publish(block, nullptr);
   std::uint64_t begin = 0;

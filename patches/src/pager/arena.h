@@ -53,6 +53,15 @@ class Arena {
   // Sets block->address to a free range of block->bytes and makes find() know it. False when there is none.
   bool place(Block* block);
 
+  // The last two keep small blocks small and large ones large, and find() must know of nobody who still looks for the
+  // blocks.
+  //
+  // Makes `kept` bytes of a placed block, and gives `rest` what follows their footprint; with null, gives that back.
+  void part(Block* block, std::uint64_t kept, Block* rest);
+
+  // Gives a placed block the range of the next one, which begins where it ends.
+  void join(Block* block, const Block* next);
+
   // Gives the range of a placed block back.
   void remove(const Block* block);
 

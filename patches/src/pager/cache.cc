@@ -20,6 +20,64 @@ Block* Cache::take(std::uint64_t bytes, std::uint32_t home) {
   return nullptr;
 }
 
+// The list of the smallest size above that has a block. Drops empty lists on the way, so that sizes which no longer
+// occur do not pile up.
+std::map<std::uint64_t, Cache::List>::iterator Cache::above(Shard* shard, std::uint64_t bytes) {
+  auto entry = shard->lists.upper_bound(bytes);
+  while (entry != shard->lists.end() && entry->second.newest == nullptr) {
+    entry = shard->lists.erase(entry);
+  }
+  return entry;
+}
+
+Block* Cache::take_larger(std::uint64_t bytes, std::uint64_t end) {
+  while (true) {
+    Shard* best = nullptr;
+    std::uint64_t best_bytes = end;
+    for (Shard& shard : shards_) {
+      if (shard.bytes.load(std::memory_order_relaxed) <= bytes) {
+        continue;
+      }
+      const std::lock_guard<std::mutex> guard(shard.lock);
+      const auto entry = above(&shard, bytes);
+      if (entry != shard.lists.end() && entry->first < best_bytes) {
+        best = &shard;
+        best_bytes = entry->first;
+      }
+    }
+    if (best == nullptr) {
+      return nullptr;
+    }
+    const std::lock_guard<std::mutex> guard(best->lock);
+    const auto entry = above(best, bytes);
+    if (entry != best->lists.end() && entry->first <= best_bytes) {
+      Block* block = entry->second.newest;
+      remove(best, &entry->second, block);
+      return block;
+    }
+  }
+}
+
+void Cache::count_take() {
+  const std::lock_guard<std::mutex> guard(shards_[0].lock);
+  add(&shards_[0].takes, 1);
+}
+
+std::vector<Block*> Cache::take_all() {
+  std::vector<Block*> blocks;
+  for (Shard& shard : shards_) {
+    const std::lock_guard<std::mutex> guard(shard.lock);
+    for (auto& entry : shard.lists) {
+      while (Block* block = entry.second.oldest) {
+        remove(&shard, &entry.second, block);
+        blocks.push_back(block);
+      }
+    }
+    shard.lists.clear();
+  }
+  return blocks;
+}
+
 void Cache::put(Block* block, std::uint32_t home) {
   Shard& shard = shards_[home % shards_.size()];
   const std::lock_guard<std::mutex> guard(shard.lock);

@@ -7,8 +7,9 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <map>
 #include <mutex>
-#include <unordered_map>
+#include <vector>
 
 #include "block.h"
 
@@ -19,11 +20,18 @@ class Cache {
   // A cached block of exactly `bytes`, most recently freed first, or null. `home` picks the shard that is tried first.
   Block* take(std::uint64_t bytes, std::uint32_t home);
 
+  // Without counting it: the smallest cached block of more than `bytes`, and less than `end`, or null.
+  Block* take_larger(std::uint64_t bytes, std::uint64_t end);
+
+  // Counts a take of a block that take() did not find.
+  void count_take();
+
   // Keeps a freed block. Its last_use is when it was freed.
   void put(Block* block, std::uint32_t home);
 
-  // Undoes take_oldest.
+  // Undoes the taking of what was not used; does not count.
   void put_back(Block* block);
+  std::vector<Block*> take_all();
 
   // Takes the block out that was freed longest ago; null when there is none.
   Block* take_oldest();
@@ -46,7 +54,7 @@ class Cache {
   };
   struct alignas(64) Shard {
     std::mutex lock;
-    std::unordered_map<std::uint64_t, List> lists;  // by size in bytes
+    std::map<std::uint64_t, List> lists;  // by size in bytes
     std::atomic<std::uint64_t> bytes{0};
     std::atomic<std::uint64_t> takes{0};
     std::atomic<std::uint64_t> puts{0};
@@ -57,6 +65,7 @@ class Cache {
     counter->store(counter->load(std::memory_order_relaxed) + amount, std::memory_order_relaxed);
   }
   std::uint64_t sum(std::atomic<std::uint64_t> Shard::* counter) const;
+  static std::map<std::uint64_t, List>::iterator above(Shard* shard, std::uint64_t bytes);
   static void insert(Shard* shard, Block* block);
   static void remove(Shard* shard, List* list, Block* block);
 

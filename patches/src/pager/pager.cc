@@ -23,6 +23,13 @@ namespace {
 
 // How many blocks leave at a time when there are too many of them for the system, rather than too many bytes.
 constexpr int pager_some_blocks = 64;
+// How much larger than the request a block may be that cannot be parted just there: by this part. And how many blocks
+// are tried.
+constexpr std::uint64_t pager_parting_waste = 8;
+constexpr int pager_most_partings = 8;
+// What may be cached in RAM beyond the most that was in use: a part of that, and at least so many bytes.
+constexpr std::uint64_t pager_cache_part = 16;
+constexpr std::uint64_t pager_cache_least = 32 << 20;
 // Accesses that fault although the block is there: after so many in a row the fault is not ours to serve.
 constexpr int pager_most_spurious_faults = 1000;
 
@@ -200,6 +207,9 @@ Status Pager::allocate(std::uint64_t bytes, void** out, StreamId user) {
   const std::uint64_t whole = (bytes + page_bytes_ - 1) / page_bytes_ * page_bytes_;
   Block* block = cache_.take(whole, asynchronous_ ? user : Thread::current().index());
   if (block == nullptr) {
+    block = take_larger(whole);
+  }
+  if (block == nullptr) {
     const Status status = allocate_slow(whole, user, &block);
     if (!status.ok()) {
       return status;
@@ -241,10 +251,109 @@ void Pager::start_block(Block* block, StreamId user) {
   block->word.store(generation << word::generation_shift | word::of(State::resident), std::memory_order_release);
 }
 
+// A cached block of some other size than `bytes`, parted from a larger one; null when none fits.
+Block* Pager::take_larger(std::uint64_t bytes) {
+  if (cache_.bytes() < bytes) {
+    return nullptr;
+  }
+  Lock lock(lock_);
+  for (bool joined = false;; joined = true) {
+    const std::uint64_t end = bytes < Arena::large_block ? Arena::large_block : UINT64_MAX;
+    std::uint64_t size = bytes - 1;
+    for (int tries = 0; tries < pager_most_partings; ++tries) {
+      Block* block = cache_.take_larger(size, end);
+      if (block == nullptr) {
+        break;
+      }
+      size = block->bytes;
+      if (part(block, bytes)) {
+        cache_.count_take();
+        return block;
+      }
+      cache_.put_back(block);
+    }
+    if (joined || !join_cached()) {
+      return nullptr;
+    }
+  }
+}
+
+// Makes `bytes` of a block without an owner, or a little more, and caches the rest. False when it cannot be parted so.
+bool Pager::part(Block* block, std::uint64_t bytes) {
+  const std::uint64_t whole = block->bytes;
+  const std::uint64_t kept = backend_->parting(block->address, whole, bytes);
+  if (kept - bytes > bytes / pager_parting_waste) {
+    return false;
+  }
+  if (kept == whole) {
+    return true;
+  }
+  const std::uint64_t least = bytes < Arena::large_block ? page_bytes_ : Arena::large_block;
+  const std::uint64_t first = Arena::footprint(kept);
+  const bool has_rest = first + least <= whole;
+  if (!backend_->part(block->address, whole, kept, has_rest ? first : whole)) {
+    return false;
+  }
+  Block* rest = has_rest ? blocks_.take() : nullptr;
+  arena_->part(block, kept, rest);
+  device_bytes_ -= whole - kept;
+  if (rest != nullptr) {
+    device_bytes_ += rest->bytes;
+    rest->home = block->home;
+    rest->last_use.store(block->last_use.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    rest->streams.store(block->streams.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    rest->until.store(block->until.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    cache_.put_back(rest);
+  }
+  return true;
+}
+
+// Joins cached blocks that touch. False when there are none.
+bool Pager::join_cached() {
+  std::vector<Block*> blocks = cache_.take_all();
+  std::sort(blocks.begin(), blocks.end(), [](const Block* a, const Block* b) { return a->address < b->address; });
+  bool some = false;
+  Block* last = nullptr;
+  for (Block* block : blocks) {
+    if (last != nullptr && join(last, block)) {
+      some = true;
+      continue;
+    }
+    if (last != nullptr) {
+      cache_.put_back(last);
+    }
+    last = block;
+  }
+  if (last != nullptr) {
+    cache_.put_back(last);
+  }
+  return some;
+}
+
+// Makes the second of two blocks without owners part of the first. False when they do not touch, or differ.
+bool Pager::join(Block* first, Block* second) {
+  const std::uint64_t bytes = first->bytes + second->bytes;
+  const bool alike =
+      first->home == second->home &&
+      (second->bytes < Arena::large_block ? bytes < Arena::large_block : first->bytes >= Arena::large_block);
+  if (!alike || first->address + first->bytes != second->address ||
+      !backend_->join(first->address, first->bytes, second->bytes)) {
+    return false;
+  }
+  arena_->join(first, second);
+  const Uses uses = second->uses();
+  first->streams.fetch_or(uses.streams, std::memory_order_relaxed);
+  raise_to(&first->until, uses.until);
+  raise_to(&first->last_use, second->last_use.load(std::memory_order_relaxed));
+  blocks_.put_back(second);
+  return true;
+}
+
 Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   Lock lock(lock_);
   const PagerStall stall(&counts_.stall_ns);
   release_ranges();
+  trim_excess(bytes);
   Status status = reclaim_for(&lock, bytes, Reach::demand);
   if (!status.ok()) {
     return status;
@@ -526,6 +635,19 @@ bool Pager::trim_cache(std::uint64_t bytes) {
   }
   release_ranges();
   return freed > 0;
+}
+
+// The cache of a machine's own RAM takes it from everybody else, so it may not make more of `bytes` for a new block
+// than the program has had in use at once, and a little.
+void Pager::trim_excess(std::uint64_t bytes) {
+  if (asynchronous_) {
+    return;  // the framework's own cache keeps a device's memory as well
+  }
+  const std::uint64_t used = allocated_bytes_peak_.load(std::memory_order_relaxed);
+  const std::uint64_t most = used + std::max(used / pager_cache_part, pager_cache_least);
+  if (device_bytes_ + bytes > most) {
+    trim_cache(device_bytes_ + bytes - most);
+  }
 }
 
 // The device, or the system, refuses memory that the limit allows: others have it. Gives some back; false when nothing

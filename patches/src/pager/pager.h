@@ -167,6 +167,10 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::uint64_t occupied() const override { return resident_bytes_.load(std::memory_order_relaxed); }
 
   Status apply(const Settings& settings);
+  Block* take_larger(std::uint64_t bytes);
+  bool part(Block* block, std::uint64_t bytes);
+  bool join_cached();
+  bool join(Block* first, Block* second);
   Status allocate_slow(std::uint64_t bytes, StreamId user, Block** out);
   Status pin_slow(Block* block, bool write, Pin* out, StreamId user);
   void free_slow(Block* block);
@@ -178,6 +182,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status reclaim_to_limit(Lock* lock);
   bool reclaim_after_refusal(Lock* lock);
   bool trim_cache(std::uint64_t bytes);
+  void trim_excess(std::uint64_t bytes);
   Block* next_victim(std::uint64_t bytes, Cause cause);
   Status page_out(Lock* lock, Block* block, bool even_protected);
   Status page_out_by_host(Lock* lock, Block* block, bool clean);

@@ -7,6 +7,7 @@ import pathlib
 import resource
 import shutil
 import subprocess
+import sys
 from itertools import pairwise
 
 import numpy
@@ -78,6 +79,26 @@ def check_an_operation_does_not_trade_its_own_blocks() -> None:
         else:
             same(list(actual), list(expected)) if isinstance(expected, tuple) else same(actual, expected)
         torch.lms.disable("cpu")
+
+
+# Batches of random length, and the most RAM that the process had, in KiB.
+LENGTHS = """
+import random, resource, sys, torch
+torch.set_num_threads(1)
+if sys.argv[1] == "lms":
+    torch.lms.enable("cpu", limit=8 << 30)
+random.seed(0)
+layer = torch.nn.TransformerEncoderLayer(128, 4, 512, batch_first=True, dropout=0.0)
+for _ in range(60):
+    layer(torch.ones(8, random.randint(50, 400), 128)).sum().backward()
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss)
+"""
+
+
+def check_random_lengths_take_no_more_ram_than_stock() -> None:
+    command = [sys.executable, "-W", "ignore", "-c", LENGTHS]
+    stock, lms = (int(subprocess.check_output([*command, how])) for how in ("stock", "lms"))
+    assert lms <= 1.1 * stock, (lms, stock)
 
 
 def check_strict_limit_is_an_error_that_says_why() -> None:

@@ -98,6 +98,17 @@ class Backend {
   // Takes the pages away once the uses are over; their contents are lost. False as above; the range is then unchanged.
   virtual bool unmap(char* address, std::size_t bytes, const Uses& uses) = 0;
 
+  // The least bytes, of `bytes` or more, after which a range can be parted; `whole`, all of it, when there are none.
+  virtual std::size_t parting(char* /*address*/, std::size_t /*whole*/, std::size_t bytes) { return bytes; }
+
+  // Makes two of a range that nothing uses: its first `kept` bytes, after which it can be parted, and those from `rest`
+  // on. The pages between them go; `rest` may be the range's end. False when the system refuses; the range is then as
+  // it was.
+  virtual bool part(char* address, std::size_t whole, std::size_t kept, std::size_t rest) = 0;
+
+  // Makes one range of two that touch and that nothing uses. False when they are not alike.
+  virtual bool join(char* /*address*/, std::size_t /*bytes*/, std::size_t /*more*/) { return true; }
+
   // True when an unmapped range may be mapped again without waiting for its former uses.
   virtual bool settled(char* /*address*/, std::size_t /*bytes*/) { return true; }
 

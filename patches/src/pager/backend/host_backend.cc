@@ -114,9 +114,19 @@ class HostBackend final : public Backend {
   }
 
   bool unmap(char* address, std::size_t bytes, const Uses& /*uses*/) override {
-    // A fresh mapping rather than mprotect + madvise: one call, and the kernel joins it with its neighbours.
-    return mmap(address, host_length(bytes), PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1,
-                0) != MAP_FAILED;
+    return unmap_pages(address, host_length(bytes));
+  }
+
+  bool part(char* address, std::size_t /*whole*/, std::size_t kept, std::size_t rest) override {
+    // The mapping of a small block goes on to the end of its footprint.
+    const std::size_t mapped = std::min(host_length(kept), rest);
+    if (mapped < rest && !unmap_pages(address + mapped, rest - mapped)) {
+      return false;
+    }
+    if (kept < mapped) {
+      madvise(address + kept, mapped - kept, MADV_DONTNEED);
+    }
+    return true;
   }
 
   bool protect(char* address, std::size_t bytes, Access access) override {
@@ -165,6 +175,12 @@ class HostBackend final : public Backend {
   }
 
  private:
+  // A fresh mapping rather than mprotect + madvise: one call, and the kernel joins it with its neighbours.
+  static bool unmap_pages(char* address, std::size_t bytes) {
+    return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
+           MAP_FAILED;
+  }
+
   std::size_t page_bytes_ = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   char* base_;
   std::size_t span_;

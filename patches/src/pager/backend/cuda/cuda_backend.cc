@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <iterator>
 #include <map>
 #include <mutex>
 #include <string>
@@ -63,6 +64,9 @@ class CudaBackendImpl final : public CudaBackend {
   bool map(char* address, std::size_t bytes, StreamId user) override;
   bool unmap(char* address, std::size_t bytes, const Uses& uses) override;
   bool settled(char* address, std::size_t bytes) override;
+  std::size_t parting(char* address, std::size_t whole, std::size_t bytes) override;
+  bool part(char* address, std::size_t whole, std::size_t kept, std::size_t rest) override;
+  bool join(char* address, std::size_t bytes, std::size_t more) override;
   bool protect(char* address, std::size_t bytes, Access access) override;
   bool page_out(char* address, std::size_t bytes, const Slot& slot, bool save, const Uses& uses, Uses* copy) override;
   void forget(char* address) override {
@@ -350,6 +354,53 @@ bool CudaBackendImpl::unmap(char* address, std::size_t bytes, const Uses& uses) 
     unsettled_[address] = Unsettled{bytes, uses};
   }
   chunks_->give(&range.chunks, uses);
+  return true;
+}
+
+std::size_t CudaBackendImpl::parting(char* address, std::size_t whole, std::size_t bytes) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto found = ranges_.find(address);
+  std::size_t kept = 0;
+  if (found != ranges_.end() && found->second.mapped && found->second.bytes == whole) {
+    for (auto chunk = found->second.chunks.begin(); kept < bytes && chunk != found->second.chunks.end(); ++chunk) {
+      kept += (*chunk)->bytes;
+    }
+  }
+  return kept < bytes ? whole : kept;
+}
+
+bool CudaBackendImpl::part(char* address, std::size_t whole, std::size_t kept, std::size_t /*rest*/) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  Range& first = ranges_.at(address);  // as parting() found it
+  Range second;
+  second.bytes = whole - kept;
+  second.access = first.access;
+  second.mapped = true;
+  first.bytes = kept;
+  std::size_t bytes = 0;
+  auto chunk = first.chunks.begin();
+  for (; bytes < kept; ++chunk) {
+    bytes += (*chunk)->bytes;
+  }
+  second.chunks.assign(std::make_move_iterator(chunk), std::make_move_iterator(first.chunks.end()));
+  first.chunks.erase(chunk, first.chunks.end());
+  ranges_[address + kept] = std::move(second);
+  return true;
+}
+
+bool CudaBackendImpl::join(char* address, std::size_t bytes, std::size_t /*more*/) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  const auto first = ranges_.find(address);
+  const auto next = ranges_.find(address + bytes);
+  if (first == ranges_.end() || next == ranges_.end() || !first->second.mapped || !next->second.mapped ||
+      first->second.access != next->second.access) {
+    return false;
+  }
+  Range& range = first->second;
+  range.bytes += next->second.bytes;
+  range.chunks.insert(range.chunks.end(), std::make_move_iterator(next->second.chunks.begin()),
+                      std::make_move_iterator(next->second.chunks.end()));
+  ranges_.erase(next);
   return true;
 }
 
