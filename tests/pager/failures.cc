@@ -354,15 +354,22 @@ CASE(strict_limits) {
   for (std::uint64_t i = 0; i < 3; ++i) {
     lms_unpin(pager, tokens[i]);
   }
-  // Within a scope: what the operation allocated leaves too, when nothing else is left.
+  // Within an operation: the results of others within it leave too, when nothing else is left, but not its own blocks.
   lms_scope_begin(pager);
   std::vector<char*> inside;
   for (std::uint64_t i = 0; i < 6; ++i) {
+    lms_scope_begin(pager);
     inside.push_back(filled(pager, block_bytes, 50 + i));
+    lms_scope_end(pager);
   }
+  for (std::uint64_t i = 0; i < 4; ++i) {
+    inside.push_back(filled(pager, block_bytes, 56 + i));
+  }
+  void* fifth = nullptr;
+  CHECK_EQ(lms_allocate(pager, block_bytes, &fifth), LMS_OUT_OF_MEMORY);
   lms_scope_end(pager);
   CHECK(statistic(pager, "device_bytes.peak") <= 4 * block_bytes);
-  for (std::uint64_t i = 0; i < 6; ++i) {
+  for (std::uint64_t i = 0; i < inside.size(); ++i) {
     CHECK(holds(inside[i], block_bytes, 50 + i));
   }
   check_all(blocks);

@@ -241,19 +241,38 @@ void check_loop(const std::vector<char*>& blocks, std::uint64_t rounds) {
   }
 }
 
-// What an operation allocated, more than the limit, and has used already by way of other operations.
-std::vector<char*> intermediates(lms_pager* pager, std::uint64_t count) {
+// The results of operations, perhaps within another one.
+std::vector<char*> results(lms_pager* pager, std::uint64_t count) {
   std::vector<char*> blocks;
   for (std::uint64_t i = 0; i < count; ++i) {
+    lms_scope_begin(pager);
     blocks.push_back(filled(pager, block_bytes, i));
+    lms_scope_end(pager);
   }
   return blocks;
+}
+
+CASE(blocks_of_an_operation) {
+  // What its kernel has allocated for itself does not leave at all.
+  lms_pager* pager = create(options(2 * block_bytes));
+  lms_scope_begin(pager);
+  std::vector<char*> blocks;
+  for (std::uint64_t i = 0; i < 6; ++i) {
+    blocks.push_back(filled(pager, block_bytes, i));
+  }
+  CHECK_EQ(statistic(pager, "out.blocks"), 0);
+  CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), 4 * block_bytes);
+  loop_over(blocks, 50);
+  lms_scope_end(pager);
+  CHECK_EQ(statistic(pager, "in.blocks"), 0);
+  CHECK_EQ(statistic(pager, "resident_bytes.current"), 2 * block_bytes);
+  check_loop(blocks, 50);
 }
 
 CASE(loop_of_an_operation) {
   lms_pager* pager = create(options(2 * block_bytes));
   lms_scope_begin(pager);
-  const std::vector<char*> blocks = intermediates(pager, 6);
+  const std::vector<char*> blocks = results(pager, 6);
   CHECK_EQ(statistic(pager, "out.blocks"), 4);
   loop_over(blocks, 50);
   CHECK(statistic(pager, "in.blocks") <= 6);  // not one of them twice
@@ -270,7 +289,7 @@ CASE(loop_of_an_operation_and_its_helpers) {
   std::vector<std::vector<char*>> shares;
   std::vector<std::thread> helpers;
   for (int helper = 0; helper < 4; ++helper) {
-    shares.push_back(intermediates(pager, 6));
+    shares.push_back(results(pager, 6));
   }
   for (const std::vector<char*>& share : shares) {
     helpers.emplace_back([&share] { loop_over(share, 50); });
@@ -289,7 +308,7 @@ CASE(loop_of_an_operation_and_its_helpers) {
 CASE(loop_outside_of_operations) {
   // A program's own: a loop over few blocks has them resident from the second round on.
   lms_pager* pager = create(options(2 * block_bytes));
-  const std::vector<char*> blocks = intermediates(pager, 6);
+  const std::vector<char*> blocks = results(pager, 6);
   loop_over(blocks, 50);
   CHECK(statistic(pager, "in.blocks") <= 2 * 6);
   CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), 4 * block_bytes);
@@ -301,7 +320,7 @@ CASE(loop_outside_of_operations) {
 CASE(much_data_outside_of_operations) {
   // Going through more data than that, again and again, takes no more memory than the access needs.
   lms_pager* pager = create(options(4 * block_bytes));
-  const std::vector<char*> blocks = intermediates(pager, 200);
+  const std::vector<char*> blocks = results(pager, 200);
   loop_over(blocks, 3);
   CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), 0);
   CHECK_EQ(statistic(pager, "resident_bytes.peak"), 4 * block_bytes);

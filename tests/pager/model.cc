@@ -47,7 +47,8 @@ struct ModelBlock {
   bool seen = false;                // an operation had it
   std::map<std::uint64_t, std::uint64_t> words;  // single words that were written since
   unsigned pins = 0;
-  std::uint64_t home = 0;           // the operation that allocated it, or 0
+  std::uint64_t home = 0;           // the outermost operation that allocated it, or 0
+  std::uint64_t scope = 0;          // the innermost, or 0
   std::uint64_t operation = 0;      // the last one that may have brought it back, to stay
 };
 
@@ -132,6 +133,7 @@ class Model {
     } else if (what < 920) {
       lms_scope_begin(pager_);
       operations_ += depth_++ == 0 ? 1 : 0;
+      scopes_.push_back(++scopes_begun_);
     } else if (what < 955) {
       end_scope();
     } else if (what < 965) {
@@ -178,12 +180,13 @@ class Model {
     return random_.chance(80) ? usual[random_.below(5)] : 1 + random_.below(40 * page);
   }
 
-  // Bytes that cannot leave, whatever the pager does: pinned by this program, not yet seen as a tensor, or brought
-  // back, perhaps, during the operation that runs.
+  // Bytes that cannot leave, whatever the pager does: pinned by this program, not yet seen as a tensor, allocated by an
+  // operation that runs, or brought back, perhaps, during the outermost one.
   std::uint64_t must_stay() const {
     std::uint64_t bytes = 0;
     for (const auto& entry : blocks_) {
-      if (entry.second.pins > 0 || !entry.second.seen || (depth_ > 0 && entry.second.operation == operations_)) {
+      if (entry.second.pins > 0 || !entry.second.seen || (depth_ > 0 && entry.second.operation == operations_) ||
+          std::find(scopes_.begin(), scopes_.end(), entry.second.scope) != scopes_.end()) {
         bytes += entry.second.whole;
       }
     }
@@ -245,6 +248,7 @@ class Model {
     CHECK(next == blocks_.begin() || std::prev(next)->first + std::prev(next)->second.whole <= start);
     lives_[start] = ++serial_;
     block.home = depth_ > 0 ? operations_ : 0;
+    block.scope = scopes_.empty() ? 0 : scopes_.back();
     ModelBlock& placed = blocks_[start] = block;
     if (random_.chance(90)) {
       rewrite(start, &placed);
@@ -377,6 +381,9 @@ class Model {
 
   void end_scope() {
     lms_scope_end(pager_);
+    if (!scopes_.empty()) {
+      scopes_.pop_back();
+    }
     if (depth_ > 0 && --depth_ == 0) {
       check_returned();
     }
@@ -529,6 +536,8 @@ class Model {
   std::uint64_t allocations_ = 0;
   std::uint64_t pins_ = 0;
   std::uint64_t operations_ = 0;
+  std::vector<std::uint64_t> scopes_;  // that run, innermost last
+  std::uint64_t scopes_begun_ = 0;
   std::uint64_t raw_ = 0;
   std::uint64_t refused_ = 0;
 };

@@ -35,6 +35,7 @@ class Program : public lms::BlockSource {
 
   BlockId end() const override { return static_cast<BlockId>(blocks_.size()); }
   lms::BlockState state(BlockId id) const override { return blocks_.at(id).state; }
+  const std::vector<BlockId>& present() const override { return ids_; }
   std::uint64_t limit() const override { return limit_; }
   std::uint64_t occupied() const override { return occupied_; }
 
@@ -245,6 +246,7 @@ class Program : public lms::BlockSource {
     make_room(bytes);
     BlockId id = end();
     if (unused_.empty()) {
+      ids_.push_back(end());
       blocks_.emplace_back();
     } else {
       id = unused_.back();
@@ -293,6 +295,7 @@ class Program : public lms::BlockSource {
   const std::uint64_t period_;
   std::mt19937_64 random_;
   std::vector<Block> blocks_;
+  std::vector<BlockId> ids_;
   std::vector<BlockId> live_;
   std::vector<BlockId> slots_;
   std::vector<BlockId> unused_;

@@ -119,6 +119,7 @@ class Replay : public lms::BlockSource {
     return lms::BlockState{block.bytes, block.last_use, can_leave(block), block.residency == Residency::away,
                            block.clean};
   }
+  const std::vector<BlockId>& present() const override { return ids_of_all_; }
   std::uint64_t limit() const override { return input_.limit; }
   std::uint64_t occupied() const override { return occupied_; }
 
@@ -203,6 +204,7 @@ class Replay : public lms::BlockSource {
     if (free_ids_.empty()) {
       id = end();
       blocks_.emplace_back();
+      ids_of_all_.push_back(id);
     } else {
       id = free_ids_.back();
       free_ids_.pop_back();
@@ -433,6 +435,7 @@ class Replay : public lms::BlockSource {
   Output* output_;
   std::unique_ptr<lms::Policy> policy_;
   std::vector<Block> blocks_;  // by id
+  std::vector<BlockId> ids_of_all_;
   std::vector<BlockId> free_ids_;
   std::vector<BlockId> ids_;  // by number in the trace
   std::vector<Thread> threads_;

@@ -3,6 +3,7 @@
 #define LMS_BLOCK_H
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
 #include "backend/backend.h"
@@ -53,8 +54,8 @@ struct alignas(64) Block {
   std::atomic<bool> seen{false};  // an operation had it as a tensor's storage: it may be paged out
   std::atomic<const Thread*> owner{nullptr};  // the thread and the scope that allocated it; see thread.h
   std::atomic<std::uint64_t> scope{0};
-  bool returned =
-      false;  // it left and came back while that scope protected it; guarded by the pager's lock while the block lives
+  std::uint64_t inner_scope = 0;  // the innermost; written while nobody else knows the block
+  bool returned = false;  // it left and came back while that scope protected it; guarded by the pager's lock
   // The device's uses of the pages (see backend.h): bits are added while the block is pinned, and the stamp only grows.
   std::atomic<std::uint64_t> streams{0};
   std::atomic<std::uint64_t> until{0};
@@ -64,6 +65,7 @@ struct alignas(64) Block {
   BlockId id = no_block;
   Slot slot;  // host copy; guarded by the pager's lock
   Uses copy;  // the copy to or from the slot that is, or was, under way; guarded by the pager's lock
+  std::size_t position = 0;  // among the blocks that have pages; guarded by the pager's lock
   Block* older = nullptr;  // neighbours in a free list; guarded by that list's lock
   Block* newer = nullptr;
 

@@ -34,6 +34,17 @@ void BlockTable::put_back(Block* block) {
   free_.push_back(block);
 }
 
+void BlockTable::add_present(Block* block) {
+  block->position = present_.size();
+  present_.push_back(block->id);
+}
+
+void BlockTable::remove_present(const Block* block) {
+  present_[block->position] = present_.back();
+  at(present_.back())->position = block->position;
+  present_.pop_back();
+}
+
 bool BlockTable::can_leave(const Block& block, bool even_protected) {
   const std::uint64_t found = block.word.load(std::memory_order_acquire);
   return word::state(found) == State::resident && word::pins(found) == 0 && (found & word::held) == 0 &&
@@ -48,13 +59,15 @@ BlockState BlockTable::state(BlockId id) const {
 }
 
 Block* BlockTable::oldest_protected() const {
+  const Thread& caller = Thread::current();
   Block* oldest = nullptr;
-  for (BlockId id = 0; id < end(); ++id) {
+  std::uint64_t when = UINT64_MAX;
+  for (const BlockId id : present_) {
     Block* block = at(id);
-    if (can_leave(*block, true) && !block->returned &&
-        (oldest == nullptr ||
-         block->last_use.load(std::memory_order_relaxed) < oldest->last_use.load(std::memory_order_relaxed))) {
+    if (block->last_use.load(std::memory_order_relaxed) < when && can_leave(*block, true) && !block->returned &&
+        (!Thread::is_protected(*block) || caller.is_intermediate(*block))) {
       oldest = block;
+      when = block->last_use.load(std::memory_order_relaxed);
     }
   }
   return oldest;

@@ -27,13 +27,20 @@ class BlockTable {
   // Undoes take(); the block has no range any more.
   void put_back(Block* block);
 
+  // The blocks that have pages, live or cached: a search for one that can leave takes time in proportion to these, not
+  // to all there ever were.
+  const std::vector<BlockId>& present() const { return present_; }
+  void add_present(Block* block);
+  void remove_present(const Block* block);
+
   // True for a resident block that is seen, not pinned, not held and, unless `even_protected`, not protected.
   static bool can_leave(const Block& block, bool even_protected);
 
   // What a policy may know of the block.
   BlockState state(BlockId id) const;
 
-  // The least recently used of the blocks that can leave, protected ones included unless they came back already: an
+  // The least recently used of the blocks that can leave, those included that the calling thread's operation protects
+  // but does not work on itself: results of the operations within it, each of which may leave and come back once. An
   // operation does not trade its own blocks against each other. Null when there is none.
   Block* oldest_protected() const;
 
@@ -43,6 +50,7 @@ class BlockTable {
   std::vector<Block*> chunks_;  // each of chunk_blocks, never freed
   std::size_t count_ = 0;
   std::vector<Block*> free_;
+  std::vector<BlockId> present_;
 };
 
 }  // namespace lms

@@ -299,6 +299,7 @@ bool Pager::part(Block* block, std::uint64_t bytes) {
   device_bytes_ -= whole - kept;
   if (rest != nullptr) {
     device_bytes_ += rest->bytes;
+    blocks_.add_present(rest);
     rest->home = block->home;
     rest->last_use.store(block->last_use.load(std::memory_order_relaxed), std::memory_order_relaxed);
     rest->streams.store(block->streams.load(std::memory_order_relaxed), std::memory_order_relaxed);
@@ -345,6 +346,7 @@ bool Pager::join(Block* first, Block* second) {
   first->streams.fetch_or(uses.streams, std::memory_order_relaxed);
   raise_to(&first->until, uses.until);
   raise_to(&first->last_use, second->last_use.load(std::memory_order_relaxed));
+  blocks_.remove_present(second);
   blocks_.put_back(second);
   return true;
 }
@@ -379,6 +381,7 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   }
   counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
   ++counts_.mapped_allocations;
+  blocks_.add_present(block);
   *out = block;
   return {};
 }
@@ -452,6 +455,7 @@ void Pager::free_slow(Block* block) {
       return;  // the range stays taken: its pages could not be given back
     }
     device_bytes_ -= block->bytes;
+    blocks_.remove_present(block);
   } else {
     ++freed_uncached_;
   }
@@ -631,6 +635,7 @@ bool Pager::trim_cache(std::uint64_t bytes) {
     }
     freed += block->bytes;
     device_bytes_ -= block->bytes;
+    blocks_.remove_present(block);
     unsettled_.push_back(block);
   }
   release_ranges();
@@ -814,6 +819,7 @@ Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
 }
 
 void Pager::count_away(const Block& block) {
+  blocks_.remove_present(&block);
   away_bytes_ += block.bytes;
   counts_.away_bytes_peak = std::max(counts_.away_bytes_peak, away_bytes_);
 }
@@ -939,6 +945,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
       counts_.prefetch_bytes += block->bytes;
       ++counts_.prefetch_blocks;
     }
+    blocks_.add_present(block);
     block->change_state(State::arriving, State::resident);
   } else {
     block->change_state(State::arriving, State::away);

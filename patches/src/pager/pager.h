@@ -164,6 +164,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // The policy's view; the lock is held.
   BlockId end() const override { return blocks_.end(); }
   BlockState state(BlockId id) const override { return blocks_.state(id); }
+  const std::vector<BlockId>& present() const override { return blocks_.present(); }
   std::uint64_t occupied() const override { return resident_bytes_.load(std::memory_order_relaxed); }
 
   Status apply(const Settings& settings);

@@ -39,7 +39,7 @@ class ThreadSlot {
   ~ThreadSlot() {
     const std::lock_guard<std::mutex> guard(threads_lock());
     thread_->scope_.store(0, std::memory_order_release);
-    thread_->depth_ = 0;
+    thread_->scopes_.clear();
     thread_->in_use_ = false;
   }
 
@@ -49,7 +49,7 @@ class ThreadSlot {
     for (Thread* thread = threads_first; thread != nullptr; thread = thread->next_) {
       if (thread != survivor) {
         thread->scope_.store(0, std::memory_order_relaxed);
-        thread->depth_ = 0;
+        thread->scopes_.clear();
       }
     }
   }

@@ -4,6 +4,7 @@
 #ifndef LMS_THREAD_H
 #define LMS_THREAD_H
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <vector>
@@ -37,22 +38,25 @@ class Thread {
 
   // Both are called by the thread itself. True when the scope is the outermost.
   bool begin_scope() {
-    if (depth_++ > 0) {
+    scopes_.push_back(++scopes_begun_);
+    if (scopes_.size() > 1) {
       return false;
     }
-    scope_.store(++scopes_begun_, std::memory_order_relaxed);
+    scope_.store(scopes_begun_, std::memory_order_relaxed);
     return true;
   }
   bool end_scope() {
-    if (depth_ != 1) {
-      depth_ -= depth_ > 0 ? 1 : 0;
+    if (scopes_.size() != 1) {
+      if (!scopes_.empty()) {
+        scopes_.pop_back();
+      }
       return false;
     }
-    depth_ = 0;
+    scopes_.clear();
     scope_.store(0, std::memory_order_release);
     return true;
   }
-  bool in_scope() const { return depth_ > 0; }
+  bool in_scope() const { return !scopes_.empty(); }
 
   // The scopes for which an access of this thread may be: its own; for a thread without one, which may be a helper of
   // an operation (OpenMP's are), those of all threads.
@@ -62,6 +66,14 @@ class Thread {
   void protect(Block* block) const {
     block->owner.store(this, std::memory_order_relaxed);
     block->scope.store(scope_.load(std::memory_order_relaxed), std::memory_order_relaxed);
+    block->inner_scope = scopes_.empty() ? 0 : scopes_.back();
+  }
+
+  // For a block that the calling thread's outermost scope protects: whether the scope that allocated it is over, so
+  // that it is an intermediate result of those around it.
+  bool is_intermediate(const Block& block) const {
+    return block.owner.load(std::memory_order_relaxed) == this &&
+           !std::binary_search(scopes_.begin(), scopes_.end(), block.inner_scope);
   }
 
   static bool is_protected(const Block& block) {
@@ -79,7 +91,7 @@ class Thread {
 
   std::atomic<std::uint64_t> scope_{0};  // serial number of the outermost scope; 0 outside
   std::uint64_t scopes_begun_ = 0;
-  std::uint32_t depth_ = 0;
+  std::vector<std::uint64_t> scopes_;  // serial numbers of those that run, innermost last; only for the thread itself
   std::uint32_t index_ = 0;
   bool in_use_ = true;
   Thread* next_ = nullptr;

@@ -689,8 +689,7 @@ void IterationPolicy::sort_candidates(const BlockSource& blocks) {
   next_candidate_ = 0;
   sorted_at_ = now_;
   const double length = static_cast<double>(cycle_.size());
-  const BlockId end = blocks.end();
-  for (BlockId id = 0; id < end; ++id) {
+  for (const BlockId id : blocks.present()) {
     const BlockState state = blocks.state(id);
     if (!state.evictable) {
       continue;

@@ -21,8 +21,7 @@ void LruPolicy::sort_blocks(const BlockSource& blocks) {
   order_.clear();
   waiting_.clear();
   next_ = 0;
-  const BlockId end = blocks.end();
-  for (BlockId id = 0; id < end; ++id) {
+  for (const BlockId id : blocks.present()) {
     const BlockState state = blocks.state(id);
     if (state.away || (id < freed_.size() && freed_[id])) {
       continue;

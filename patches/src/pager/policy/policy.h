@@ -6,6 +6,7 @@
 #define LMS_POLICY_H
 
 #include <cstdint>
+#include <vector>
 
 #include "../event.h"
 
@@ -26,6 +27,8 @@ class BlockSource {
   virtual ~BlockSource() = default;
   virtual BlockId end() const = 0;                // ids are below this; freed ids are neither evictable nor away
   virtual BlockState state(BlockId id) const = 0;
+  virtual const std::vector<BlockId>& present()
+      const = 0;  // those that have pages, and so may be evictable; in no order
   virtual std::uint64_t limit() const = 0;        // bytes
   virtual std::uint64_t occupied() const = 0;     // bytes of blocks with device pages, in flight or not
 };

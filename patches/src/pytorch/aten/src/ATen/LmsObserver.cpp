@@ -41,7 +41,7 @@ void begin_operation(const Operation& operation) {
   Held begin;
   begin.device = static_cast<uint32_t>(count);
   // A node of the backward pass makes operations, and may be as much as all of it: a script is one operation.
-  begin.scope = traits.is_operator || !is_backward_node(operation);
+  begin.scope = traits.is_operator ? !traits.allocates : !is_backward_node(operation);
   pins.push_back(begin);
   if (begin.scope) {
     lms::Thread::current().begin_scope();

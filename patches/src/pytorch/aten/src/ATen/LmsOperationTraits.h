@@ -23,12 +23,21 @@ struct OperationTraits {
   uint64_t viewed = 0;  // the result may be a view of argument i, whose data is not read; a copy is another operation
   bool ours = false;  // an operator of LmsPinOperators.cpp: it pins for itself, and reports its failures
   bool is_operator = true;
+  bool allocates = false;  // and does nothing else: what it returns is in the hands of the operation around it
 };
 
 // Operators of namespace aten that write arguments which their schemas, in some release, do not mark as written:
 // running statistics, the reserve of cuDNN's RNNs and weights that it lays out anew, noise, destinations of copies.
 constexpr std::array<const char*, 7> undeclared_writes = {"batch_norm", "instance_norm", "rnn",       "lstm",
                                                           "gru",        "rrelu",         "_copy_from"};
+
+// Operators of namespace aten that only allocate, whatever their overload.
+constexpr std::array<const char*, 6> allocating = {"empty",     "empty_like",        "empty_strided",
+                                                   "new_empty", "new_empty_strided", "resize_"};
+
+inline bool only_allocates(const std::string& name) {
+  return std::any_of(allocating.begin(), allocating.end(), [&name](const char* one) { return name == one; });
+}
 
 inline OperationTraits read_schema(const c10::FunctionSchema& schema) {
   OperationTraits traits;
@@ -54,6 +63,7 @@ inline OperationTraits read_schema(const c10::FunctionSchema& schema) {
     }
   }
   traits.ours = name.compare(0, 5, "lms::") == 0;
+  traits.allocates = name.compare(0, 6, "aten::") == 0 && only_allocates(name.substr(6));
   return traits;
 }
 
@@ -69,6 +79,7 @@ inline OperationTraits read_name(const std::string& name) {
   }
   traits.ours = name.compare(0, 5, "lms::") == 0;
   traits.is_operator = only_operations_are_shown || names_an_operator(name);
+  traits.allocates = only_allocates(name.compare(0, 6, "aten::") == 0 ? name.substr(6) : name);
   return traits;
 }
 
