@@ -1,38 +1,62 @@
-"""The arguments that a program gives: checked, and made what the C interface takes. Sizes are in bytes.
+"""The arguments that a program gives: checked, and made what the C interface takes, whose sizes are in bytes.
 
-A wrong one raises TypeError or ValueError that names it.
+A wrong one raises TypeError or ValueError that names it, and says what may have been meant.
 """
 
 from __future__ import annotations
 
 import ctypes
+import difflib
 import operator
 import os
 from typing import TYPE_CHECKING
 
-from . import _library
+from . import _library, _sizes
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from ._kind import Device
+    from ._sizes import Size
 
 UINT64_MAX = 2**64 - 1  # as a limit: the default; as an amount: everything
+_LEAST_LIMIT = 4096  # bytes, but for 0: below a page nothing fits, so that another unit was meant
 
 
-def check_int(name: str, value: int, unit: str = "") -> int:
+def did_you_mean(value: str, names: Iterable[str]) -> str:
+    """The end of a sentence about a name that is none of `names`."""
+    by_lower = {name.lower(): name for name in names}
+    close = difflib.get_close_matches(value.lower(), by_lower, 1)
+    return f"; did you mean {by_lower[close[0]]!r}?" if close else ""
+
+
+def check_int(name: str, value: int) -> int:
     # bool is an int, but limit=True is a mistake; operator.index refuses float and takes NumPy's integers.
     try:
         if isinstance(value, bool):
             raise TypeError
         return operator.index(value)
     except TypeError:
-        raise TypeError(f"{name}: expected an int{unit}, got {type(value).__name__}") from None
+        raise TypeError(f"{name}: expected an int, got {type(value).__name__}") from None
 
 
-def check_bytes(name: str, value: int, minimum: int) -> int:
-    number = check_int(name, value, " (bytes)")
-    if not minimum <= number <= UINT64_MAX:
-        raise ValueError(f"{name}: expected at least {minimum} and at most 2**64 - 1 bytes, got {number}")
-    return number
+def check_size(name: str, value: Size, minimum: int = 0, whole: Callable[[], int] | None = None) -> int:
+    """The bytes that a size means, as :func:`_sizes.parse` has it."""
+    nbytes = _sizes.parse(name, value, whole)
+    if nbytes < minimum:
+        raise ValueError(f"{name}: expected at least {minimum} bytes, got {value!r}")
+    return nbytes
+
+
+def check_limit(name: str, value: Size, whole: Callable[[], int] | None) -> int:
+    """The bytes that a limit means; `whole` is the device's memory, which is asked for where the limit is a part of it."""
+    nbytes = check_size(name, value, 0, whole)
+    if 0 < nbytes < _LEAST_LIMIT:
+        raise ValueError(
+            f"{name}: {value!r} is {nbytes} bytes, in which no tensor fits; did you mean '{nbytes}GiB'? (0 keeps resident "
+            "only what an operation uses)"
+        )
+    return nbytes
 
 
 def check_bool(name: str, value: bool) -> bool:
@@ -45,7 +69,9 @@ def check_capacity(name: str, limit: int, device: Device) -> int:
     """Asks the device, which has to be ready, for its memory."""
     capacity = device.kind.capacity(device.index)
     if capacity is not None and limit > capacity:
-        raise ValueError(f"{name}: {limit} bytes is more than the {capacity} bytes of memory that '{device}' has")
+        raise ValueError(
+            f"{name}: {limit} bytes is more than the {capacity} bytes of memory ({_sizes.text(capacity)}) that '{device}' has"
+        )
     return limit
 
 
@@ -56,31 +82,40 @@ def check_path(path: str | os.PathLike[str]) -> bytes:
         raise TypeError(f"path: expected a str or an os.PathLike, got {type(path).__name__}") from None
 
 
-def check_min_size(value: int | None, device: Device) -> int:
-    return device.kind.min_size if value is None else check_bytes("min_size", value, 1)
+def check_min_size(value: Size | None, device: Device, limit: int) -> int:
+    """The bytes from which on a tensor is managed; `limit` is the device's, in bytes."""
+    if value is None:
+        return device.kind.min_size
+    nbytes = check_size("min_size", value, 1)
+    if 0 < limit < nbytes:
+        raise ValueError(
+            f"min_size: {value!r} is more than the limit of {_sizes.text(limit)}, in which no tensor of that size fits; "
+            "min_size is where tensors begin to be managed, and limit what they may occupy together"
+        )
+    return nbytes
 
 
 def check_options(
-    device: Device, limit: int | None, store: str | os.PathLike[str] | None, policy: str, strict: bool
+    device: Device, limit: Size | None, store: str | os.PathLike[str] | None, policy: str, strict: bool
 ) -> _library.Options:
     """The options with which a device is enabled."""
     return _library.Options(
         struct_size=ctypes.sizeof(_library.Options),
-        limit=_default_limit(device) if limit is None else check_bytes("limit", limit, 0),
-        store=_check_store(store),
-        policy=_check_policy(policy),
+        limit=default_limit(device) if limit is None else check_limit("limit", limit, device.memory),
+        store=check_store(store),
+        policy=check_policy(policy),
         strict=check_bool("strict", strict),
         address_space=0,
     )
 
 
-def _default_limit(device: Device) -> int:
+def default_limit(device: Device) -> int:
     if not device.kind.has_default_limit:
-        raise TypeError(f"limit: '{device}' needs one; expected an int (bytes), got None")
+        raise TypeError(f"limit: '{device}' needs one, such as limit='8GiB', or 0.5 for half of the memory")
     return UINT64_MAX
 
 
-def _check_store(store: str | os.PathLike[str] | None) -> bytes | None:
+def check_store(store: str | os.PathLike[str] | None) -> bytes | None:
     if store is None:
         return None
     try:
@@ -88,14 +123,27 @@ def _check_store(store: str | os.PathLike[str] | None) -> bytes | None:
     except TypeError:
         raise TypeError(f"store: expected None, a str or an os.PathLike, got {type(store).__name__}") from None
     if b"\0" in path or not os.path.isdir(path):
-        raise ValueError(f"store: {os.fsdecode(path)!r} is not a directory that exists")
+        raise ValueError(f"store: {os.fsdecode(path)!r} is not a directory that exists{_no_store(os.fsdecode(path))}")
     return path
 
 
-def _check_policy(policy: str) -> bytes:
+def _no_store(path: str) -> str:
+    """Why it is none, where that can be told."""
+    home, folder = os.path.expanduser(path), os.path.dirname(path)
+    if "\0" in path:
+        return ""
+    if home != path:
+        return f", as nobody has replaced the '~'; did you mean {home!r}?"
+    if os.path.exists(path):
+        return f" but a file, and LMS makes its own, without a name; did you mean {folder or '.'!r}?"
+    return "; make it first, on a fast local disk"
+
+
+def check_policy(policy: str) -> bytes:
     if not isinstance(policy, str):
         raise TypeError(f"policy: expected a str, got {type(policy).__name__}")
     names = _library.policies()
     if policy not in names:
-        raise ValueError(f"policy: expected one of {', '.join(map(repr, names))}, got {policy!r}")
+        wanted = f"expected one of {', '.join(map(repr, names))}, got {policy!r}"
+        raise ValueError(f"policy: {wanted}{did_you_mean(policy, names)}")
     return policy.encode()

@@ -12,6 +12,8 @@ from . import _arguments, _devices, _library
 if TYPE_CHECKING:
     import os
 
+    from ._sizes import Size
+
 
 @functools.lru_cache(None)
 def shut_down_at_exit() -> None:
@@ -36,32 +38,35 @@ def limit(device: _devices.AnyDevice) -> int:
     return _library.load().lms_limit(_enabled_pager(device))
 
 
-def set_limit(device: _devices.AnyDevice, nbytes: int) -> None:
+def set_limit(device: _devices.AnyDevice, nbytes: Size) -> None:
     """Changes the limit, and pages out until what is resident fits or nothing more can leave.
 
-    :param nbytes: the new limit in bytes, at least 0.
+    :param nbytes: the new limit, as for :func:`enable`: bytes, "8GiB", or 0.5 of the device's memory.
     :raises ValueError: the device has less memory than that.
     :raises OSError: the store could not be written; what was to leave is still resident.
     :raises RuntimeError: LMS is not enabled, or the device has failed.
     """
-    nbytes = _arguments.check_bytes("nbytes", nbytes, 0)
+    found = _devices.find(device)
+    limit = _arguments.check_limit("nbytes", nbytes, found.memory)
     pager = _enabled_pager(device)
-    nbytes = _arguments.check_capacity("nbytes", nbytes, _devices.find(device))
-    _library.check(_library.load().lms_set_limit(pager, nbytes))
+    _library.check(_library.load().lms_set_limit(pager, _arguments.check_capacity("nbytes", limit, found)))
 
 
-def reclaim(device: _devices.AnyDevice, nbytes: int | None = None) -> int:
+def reclaim(device: _devices.AnyDevice, nbytes: Size | None = None) -> int:
     """Pages out inactive tensors now.
 
-    :param nbytes: stop when this many bytes have left; None pages out everything that can leave.
+    :param nbytes: stop when this many bytes have left, or with 0.5 this part of what is resident; None pages out
+        everything that can leave.
     :returns: the bytes that left.
     :raises OSError: the store could not be written; the tensors are intact.
     :raises RuntimeError: LMS is not enabled, or the device has failed.
     """
-    nbytes = _arguments.UINT64_MAX if nbytes is None else _arguments.check_bytes("nbytes", nbytes, 0)
+    amount = _arguments.UINT64_MAX
+    if nbytes is not None:
+        amount = _arguments.check_size("nbytes", nbytes, 0, lambda: stats(device)["resident_bytes.current"])
     pager = _enabled_pager(device)
     reclaimed = ctypes.c_uint64()
-    _library.check(_library.load().lms_reclaim(pager, nbytes, ctypes.byref(reclaimed)))
+    _library.check(_library.load().lms_reclaim(pager, amount, ctypes.byref(reclaimed)))
     return reclaimed.value
 
 

@@ -47,6 +47,10 @@ class Kind(abc.ABC):
         """Bytes that the device has; None where a limit above that is no mistake."""
         return None
 
+    @abc.abstractmethod
+    def memory(self, index: int) -> int:
+        """Bytes of the device's memory that the process may use, of which a limit may be a part."""
+
 
 class Device(NamedTuple):
     """A device of some kind."""
@@ -56,3 +60,6 @@ class Device(NamedTuple):
 
     def __str__(self) -> str:
         return self.kind.label(self.index)
+
+    def memory(self) -> int:
+        return self.kind.memory(self.index)

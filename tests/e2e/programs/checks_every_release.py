@@ -403,5 +403,5 @@ def check_names_of_the_older_implementations() -> None:
     assert cuda.get_enabled_lms()
     cuda.set_enabled_lms(False)
     cuda.reclaim_inactive()
-    with raises(TypeError, "limit"):
+    with raises(ValueError, "limit"):
         cuda.set_limit_lms(1.5)

@@ -319,12 +319,15 @@ def check_store_that_cannot_be_created() -> None:
 def check_wrong_arguments_name_themselves() -> None:
     wrong = [
         ("limit", TypeError, {"limit": True}),
-        ("limit", TypeError, {"limit": 1.5}),
-        ("limit", TypeError, {"limit": "1"}),
         ("limit", TypeError, {"limit": None}),
+        ("limit", TypeError, {"limit": [MIB]}),
+        ("limit", ValueError, {"limit": 1.5}),
+        ("limit", ValueError, {"limit": "1"}),
+        ("limit", ValueError, {"limit": "8 gigs"}),
         ("limit", ValueError, {"limit": -1}),
         ("limit", ValueError, {"limit": 2**64}),
-        ("min_size", TypeError, {"min_size": 1.0}),
+        ("min_size", ValueError, {"min_size": 1.0}),
+        ("min_size", ValueError, {"min_size": 2 * MIB}),
         ("min_size", TypeError, {"min_size": False}),
         ("min_size", ValueError, {"min_size": 0}),
         ("min_size", ValueError, {"min_size": -5}),
@@ -365,7 +368,7 @@ def check_wrong_arguments_name_themselves() -> None:
                 with raises(kind, "device: "):
                     function(device)
         enable(MIB)
-    for value, kind in ((-1, ValueError), (True, TypeError), (0.5, TypeError)):
+    for value, kind in ((-1, ValueError), (True, TypeError), (1.5, ValueError), (8, ValueError), ("8", ValueError)):
         with raises(kind, "nbytes: "):
             torch.lms.set_limit("cpu", value)
     assert torch.lms.limit("cpu") == MIB
@@ -380,10 +383,52 @@ def check_wrong_arguments_name_themselves() -> None:
     assert torch.lms.limit("cpu:0") == 2 * MIB
 
 
+def check_wrong_arguments_say_what_was_meant() -> None:
+    with directory() as folder:
+        file = os.path.join(folder, "store")
+        open(file, "w").close()
+        for options, words in (
+            ({"limit": 8}, ("8 bytes", "did you mean '8GiB'?")),
+            ({"limit": 1.5}, ("did you mean '1.5GiB'?",)),
+            ({"limit": 8e9}, ("did you mean the int 8000000000?",)),
+            ({"limit": "8 gigs"}, ("write it as '8GiB'",)),
+            ({"min_size": "2MiB"}, ("more than the limit of 1 MiB",)),
+            ({"store": "~/store"}, (f"did you mean {os.path.expanduser('~/store')!r}?",)),
+            ({"store": file}, ("a file", f"did you mean {folder!r}?")),
+            ({"policy": "LRU"}, ("did you mean 'lru'?",)),
+            ({"policy": "iterations"}, ("did you mean 'iteration'?",)),
+        ):
+            with raises(ValueError, *words):
+                torch.lms.enable("cpu", **{"limit": MIB, **options})  # type: ignore[arg-type]
+    with raises(ValueError, "did you mean 'cuda:1'?"):
+        torch.lms.enable("gpu:1", limit=MIB)
+    with raises(ValueError, "did you mean 'cpu'?"):
+        torch.lms.enable("CPU", limit=MIB)
+    with raises(TypeError, "limit='8GiB'"):
+        torch.lms.enable("cpu")
+
+
+def check_sizes_as_text_and_as_parts() -> None:
+    enable("0.5 GiB", min_size="4KiB")
+    assert torch.lms.limit("cpu") == 512 * MIB
+    torch.lms.set_limit("cpu", 0.5)
+    half = torch.lms.limit("cpu")
+    torch.lms.set_limit("cpu", "25%")
+    assert half - 2 <= 2 * torch.lms.limit("cpu") <= half <= 512 * 1024 * 1024 * MIB
+    tensors = [data(1, seed=index) for index in range(8)]
+    resident = stat("resident_bytes.current")
+    assert resident >= 8 * MIB
+    assert resident // 2 <= torch.lms.reclaim("cpu", "50%") < resident
+    assert torch.lms.reclaim("cpu", "1M") == MIB and len(tensors) == 8
+    torch.cuda.set_limit_lms("1.5GB")
+    torch.cuda.set_size_lms("2M")
+    assert (torch.cuda.get_limit_lms(), torch.cuda.get_size_lms()) == (1_500_000_000, 2 * MIB)
+
+
 def check_needs_enable_first() -> None:
     for function in (
         torch.lms.limit,
-        lambda device: torch.lms.set_limit(device, 1),
+        lambda device: torch.lms.set_limit(device, MIB),
         torch.lms.reclaim,
         lambda device: torch.lms.trace_start(device, "trace"),
         torch.lms.trace_stop,
@@ -423,8 +468,8 @@ def check_older_names_for_cuda() -> None:
         assert cuda.get_enabled_lms() and not torch.lms.is_enabled("cpu")
     cuda.set_enabled_lms(False)
     assert not cuda.get_enabled_lms()
-    with raises(TypeError, "limit: "):
-        cuda.set_limit_lms(1.5)
+    with raises(ValueError, "limit: "):
+        cuda.set_limit_lms(0.5)  # of which device?
     with raises(ValueError, "size: "):
         cuda.set_size_lms(-1)
     with raises(TypeError, "enable: "):

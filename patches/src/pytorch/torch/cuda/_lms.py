@@ -8,8 +8,12 @@ run anywhere. Settings apply to the process, and may be read and written from an
 from __future__ import annotations
 
 import threading
+from typing import TYPE_CHECKING
 
 import torch
+
+if TYPE_CHECKING:
+    from torch.lms._sizes import Size
 
 __all__ = [
     "get_enabled_lms",
@@ -26,12 +30,6 @@ _enabled = False
 _limit = 0
 _size = 1 << 20
 _waiting = False  # whether _apply is among the calls that PyTorch makes when CUDA starts
-
-
-def _check_bytes(name: str, value: int) -> int:
-    from torch.lms._arguments import check_bytes  # here, since torch.lms loads when it is first used
-
-    return check_bytes(name, value, 0)
 
 
 def _is_initialized() -> bool:
@@ -95,14 +93,16 @@ def get_enabled_lms() -> bool:
     return _enabled
 
 
-def set_limit_lms(limit: int) -> None:
-    """Sets the bytes of each device's memory that large tensors may occupy before any is paged out.
+def set_limit_lms(limit: Size) -> None:
+    """Sets the bytes of each device's memory that large tensors may occupy before any is paged out; "8GiB" will do.
 
     0, which it is at first: what is free on the device when LMS is enabled, less 5 % for other uses.
 
     :raises ValueError: LMS is enabled, and a device has less memory than that.
     """
-    _set(_enabled, _check_bytes("limit", limit), _size)
+    from torch.lms import _arguments  # here, since torch.lms loads when it is first used
+
+    _set(_enabled, _arguments.check_limit("limit", limit, None), _size)
 
 
 def get_limit_lms() -> int:
@@ -110,9 +110,11 @@ def get_limit_lms() -> int:
     return _limit
 
 
-def set_size_lms(size: int) -> None:
-    """Sets the bytes from which on a tensor may be paged out; 1 MiB at first."""
-    _set(_enabled, _limit, _check_bytes("size", size))
+def set_size_lms(size: Size) -> None:
+    """Sets the bytes from which on a tensor may be paged out; 1 MiB at first; "4MiB" will do."""
+    from torch.lms import _arguments
+
+    _set(_enabled, _limit, _arguments.check_size("size", size))
 
 
 def get_size_lms() -> int:

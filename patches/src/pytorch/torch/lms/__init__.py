@@ -5,9 +5,10 @@ When the blocks together need more than ``limit`` bytes, the pager copies inacti
 file) and gives their memory to others; before an operation uses a block, it is back at the same address. Results are
 those of the run without LMS, to the bit where PyTorch itself is deterministic.
 
-Every size is in bytes. Every function may be called from any thread, at any time, with live tensors around. A wrong
-argument raises :class:`TypeError` or :class:`ValueError` that names it. Devices: ``"cpu"``, and in a build with CUDA
-``"cuda:0"``, ``"cuda:1"`` and so on, each with a limit of its own; ``"cuda"`` is the current one.
+Every size is in bytes; where one is given, text such as "8GiB" means the same. Every function may be called from any
+thread, at any time, with live tensors around. A wrong argument raises :class:`TypeError` or :class:`ValueError` that
+names it. Devices: ``"cpu"``, and in a build with CUDA ``"cuda:0"``, ``"cuda:1"`` and so on, each with a limit of its
+own; ``"cuda"`` is the current one.
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
     from typing_extensions import Self
 
+    from ._sizes import Size
 
 __all__ = [
     "disable",
@@ -93,8 +95,8 @@ def _switched() -> None:
 def enable(
     device: str | torch.device,
     *,
-    limit: int | None = None,
-    min_size: int | None = None,
+    limit: Size | None = None,
+    min_size: Size | None = None,
     store: str | os.PathLike[str] | None = None,
     policy: str = "iteration",
     strict: bool = False,
@@ -104,11 +106,13 @@ def enable(
     Tensors that exist already keep their memory; LMS manages what is allocated from now on.
 
     :param device: ``"cpu"``, ``"cuda"`` or ``"cuda:N"``.
-    :param limit: bytes that managed tensors may occupy in the device's memory, at least 0. It is passed only while
-        everything resident is in use; by how much is in :func:`stats`. None, which is for CUDA: what is free on the
-        device now, less 5 % for everything that is no managed tensor.
-    :param min_size: bytes from which on a tensor is managed, at least 1; smaller ones use the stock allocator. None is
-        64 KiB on ``"cpu"`` and 1 MiB on CUDA.
+    :param limit: what managed tensors may occupy in the device's memory: bytes, at least 0; text such as "8GiB", "512
+        MiB", "1.5GB" or "50%"; or a float such as 0.5, that part of the device's memory, or on ``"cpu"`` of the RAM
+        that the process may use. It is passed only while everything resident is in use; by how much is in
+        :func:`stats`. None, which is for CUDA: what is free on the device now, less 5 % for everything that is no
+        managed tensor.
+    :param min_size: bytes, or text, from which on a tensor is managed, at least 1; smaller ones use the stock
+        allocator. None is 64 KiB on ``"cpu"`` and 1 MiB on CUDA.
     :param store: an existing directory in which a file holds what is paged out, or None to hold it in host memory. On
         ``"cpu"`` that is the same memory, so a store in a directory is what makes room there.
     :param policy: what is paged out first, and brought back early. ``"iteration"`` learns one training iteration, then
@@ -124,35 +128,38 @@ def enable(
     """
     found = _devices.find(device)
     options = _arguments.check_options(found, limit, store, policy, strict)
-    min_size = _arguments.check_min_size(min_size, found)
+    least = _arguments.check_min_size(min_size, found, 0 if limit is None else options.limit)
     found.kind.prepare(found.index)  # without the lock: to start CUDA may run what set_enabled_lms left for that time
     with _lock:
         if limit is not None:
             _arguments.check_capacity("limit", options.limit, found)
-        _library.check(_library.call(found, "enable", ctypes.byref(options), min_size))
+        _library.check(_library.call(found, "enable", ctypes.byref(options), least))
         _shut_down_at_exit()
         _switched()
 
 
-def _enable_at_first_use(limit: int | None, min_size: int) -> None:
+def _enable_at_first_use(
+    limit: Size | None = None,
+    min_size: Size | None = None,
+    store: str | os.PathLike[str] | None = None,
+    policy: str = "iteration",
+    strict: bool = False,
+) -> None:
     """Enables every CUDA device that has never been enabled as soon as it is asked for a tensor of ``min_size`` bytes.
 
-    Until then a device that the process sees but does not use gets neither a context nor a pager.
-
-    :param limit: bytes of each device, or None: what is free on it at that time, less 5 %.
+    Until then a device that the process sees but does not use gets neither a context nor a pager. The arguments are
+    those of :func:`enable`; None as the limit is what is free on the device at that time, less 5 %, and 0.5 half of the
+    first device's memory.
     """
     global _at_first_use
+    first, every = Device(_devices.KINDS["cuda"], 0), Device(_devices.KINDS["cuda"], -1)
+    options = _arguments.check_options(first, limit, store, policy, strict)
+    least = _arguments.check_min_size(min_size, first, 0 if limit is None else options.limit)
     with _lock:
         for index in range(torch.cuda.device_count()) if limit is not None else ():
-            _arguments.check_capacity("limit", limit, Device(_devices.KINDS["cuda"], index))
-        options = _library.Options(
-            struct_size=ctypes.sizeof(_library.Options),
-            limit=_arguments.UINT64_MAX if limit is None else limit,
-            policy=b"iteration",
-        )
-        every = Device(_devices.KINDS["cuda"], -1)
-        _library.check(_library.call(every, "enable", ctypes.byref(options), min_size))
-        _at_first_use = (options, min_size)
+            _arguments.check_capacity("limit", options.limit, Device(first.kind, index))
+        _library.check(_library.call(every, "enable", ctypes.byref(options), least))
+        _at_first_use = (options, least)
         _shut_down_at_exit()
         _switched()
 

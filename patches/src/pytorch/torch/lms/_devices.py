@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from . import _memory
 from ._kind import Device, Kind
 
 if TYPE_CHECKING:
@@ -52,6 +53,9 @@ class Cpu(Kind):
     def settle(self, index: int) -> None:
         """Is never put off."""
 
+    def memory(self, index: int) -> int:
+        return _memory.usable()
+
 
 class Cuda(Kind):
     """A CUDA device, by its index among those that the process sees."""
@@ -90,8 +94,22 @@ class Cuda(Kind):
     def capacity(self, index: int) -> int | None:
         return torch.cuda.get_device_properties(index).total_memory  # gives the device no context
 
+    def memory(self, index: int) -> int:
+        self.prepare(index)
+        return self.capacity(index)
+
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Cpu(), Cuda())}
+
+
+def _meant(device: str) -> str:
+    """The end of a sentence about a device that PyTorch does not know."""
+    from . import _arguments
+
+    name, colon, index = device.lower().partition(":")
+    if name in ("gpu", "nvidia"):  # which other libraries say
+        return f"; did you mean {'cuda' + colon + index!r}?"
+    return _arguments.did_you_mean(device, [kind + colon + index for kind in KINDS])
 
 
 def parse(device: str | torch.device) -> tuple[str, int | None]:
@@ -100,11 +118,11 @@ def parse(device: str | torch.device) -> tuple[str, int | None]:
     :raises TypeError, ValueError: it is not one.
     """
     if not isinstance(device, (str, torch.device)):
-        raise TypeError(f"device: expected a str or torch.device, got {type(device).__name__}")
+        raise TypeError(f"device: expected a str or torch.device, such as 'cuda:0', got {type(device).__name__}")
     try:
         parsed = torch.device(device)
     except RuntimeError as error:
-        raise ValueError(f"device: {error}") from None
+        raise ValueError(f"device: {error}{_meant(device)}") from None
     return parsed.type, parsed.index
 
 

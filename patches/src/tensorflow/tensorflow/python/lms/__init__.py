@@ -5,11 +5,12 @@ When the blocks together need more than ``limit`` bytes, the pager copies inacti
 file) and gives their memory to others; before an operation uses a block, it is back at the same address. Results are
 those of the run without LMS, to the bit where TensorFlow itself is deterministic.
 
-Every size is in bytes. Every function may be called from any thread, at any time, with live tensors around, before
-devices exist or after. A wrong argument raises :class:`TypeError` or :class:`ValueError` that names it. Devices:
-``"cpu"``, and in a build with CUDA ``"gpu:0"``, ``"gpu:1"`` and so on, each with a limit of its own. A GPU's number is
-that of ``tf.config.list_physical_devices("GPU")``, whatever is visible or divided, and not that of a logical device:
-``"/device:GPU:0"`` is a :class:`ValueError`. All CPU devices of a process are one memory with one limit.
+Every size is in bytes; where one is given, text such as "8GiB" means the same. Every function may be called from any
+thread, at any time, with live tensors around, before devices exist or after. A wrong argument raises :class:`TypeError`
+or :class:`ValueError` that names it. Devices: ``"cpu"``, and in a build with CUDA ``"gpu:0"``, ``"gpu:1"`` and so on,
+each with a limit of its own. A GPU's number is that of ``tf.config.list_physical_devices("GPU")``, whatever is visible
+or divided, and not that of a logical device: ``"/device:GPU:0"`` is a :class:`ValueError`. All CPU devices of a process
+are one memory with one limit.
 
 ``tf.config.experimental.set_lms_enabled(True)`` is about all devices at once, and has less to say.
 """
@@ -37,6 +38,8 @@ if TYPE_CHECKING:
     import os
 
     from typing_extensions import Self
+
+    from ._sizes import Size
 
 __all__ = [
     "disable",
@@ -67,8 +70,8 @@ def _switched() -> None:
 def enable(
     device: _devices.AnyDevice,
     *,
-    limit: int | None = None,
-    min_size: int | None = None,
+    limit: Size | None = None,
+    min_size: Size | None = None,
     store: str | os.PathLike[str] | None = None,
     policy: str = "iteration",
     strict: bool = False,
@@ -81,11 +84,12 @@ def enable(
     driver or the store's directory cannot do is then an error of that operation, a :class:`tf.errors.OpError`.
 
     :param device: ``"cpu"``, ``"gpu"``, which is the first one, or ``"gpu:N"``.
-    :param limit: bytes that managed tensors may occupy in the device's memory, at least 0. It is passed only while
-        everything resident is in use; by how much is in :func:`stats`. None, which is for GPUs: what is free
-        on the GPU when it gets its devices, less 5 %.
-    :param min_size: bytes from which on a tensor is managed, at least 1; smaller ones use the stock allocator. None is
-        64 KiB on ``"cpu"`` and 1 MiB on a GPU.
+    :param limit: what managed tensors may occupy in the device's memory: bytes, at least 0; text such as "8GiB", "512
+        MiB", "1.5GB" or "50%"; or a float such as 0.5, that part of the device's memory, or on ``"cpu"`` of the RAM
+        that the process may use. It is passed only while everything resident is in use; by how much is in
+        :func:`stats`. None, which is for GPUs: what is free on the GPU when it gets its devices, less 5 %.
+    :param min_size: bytes, or text, from which on a tensor is managed, at least 1; smaller ones use the stock
+        allocator. None is 64 KiB on ``"cpu"`` and 1 MiB on a GPU.
     :param store: an existing directory in which a file holds what is paged out, or None to hold it in host memory. On
         ``"cpu"`` that is the same memory, so a store in a directory is what makes room there.
     :param policy: what is paged out first, and brought back early. ``"iteration"`` learns one training iteration, then
@@ -100,10 +104,10 @@ def enable(
     """
     found = _devices.find(device)
     options = _arguments.check_options(found, limit, store, policy, strict)
-    min_size = _arguments.check_min_size(min_size, found)
+    least = _arguments.check_min_size(min_size, found, 0 if limit is None else options.limit)
     found.kind.prepare(found.index)
     with _lock:
-        _library.check(_library.call(found, "enable", ctypes.byref(options), min_size))
+        _library.check(_library.call(found, "enable", ctypes.byref(options), least))
         _switched()
 
 

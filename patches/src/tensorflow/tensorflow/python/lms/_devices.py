@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from tensorflow.python.eager import context
 from tensorflow.python.framework import config, errors
 
+from . import _memory
 from ._kind import Device, Kind
 
 if TYPE_CHECKING:
@@ -60,6 +61,9 @@ class Cpu(Kind):
     def settle(self, index: int) -> None:
         """Is never put off."""
 
+    def memory(self, index: int) -> int:
+        return _memory.usable()
+
 
 class Gpu(Kind):
     """A GPU, by CUDA's number, which physical devices have: logical ones count what is visible, and its parts."""
@@ -97,6 +101,14 @@ class Gpu(Kind):
         found = Device(self, index)
         if _library.enabled(found) and _library.pager(found) is None:
             context.context().ensure_initialized()  # makes the devices
+
+    def memory(self, index: int) -> int:
+        self.prepare(index)  # starts CUDA's driver
+        total = ctypes.c_size_t()
+        status = ctypes.CDLL("libcuda.so.1").cuDeviceTotalMem_v2(ctypes.byref(total), index)
+        if status != 0:
+            raise RuntimeError(f"CUDA does not say how much memory GPU {index} has (error {status}): give bytes")
+        return total.value
 
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Cpu(), Gpu())}

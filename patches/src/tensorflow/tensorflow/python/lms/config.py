@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 from . import _arguments, _library, _lock, _switched
+
+if TYPE_CHECKING:
+    from ._sizes import Size
 
 _limit = 0
 
@@ -33,21 +38,21 @@ def get_lms_enabled() -> bool:
     return _library.load().lms_tensorflow_enabled() == 1
 
 
-def set_lms_limit(limit: int) -> None:
+def set_lms_limit(limit: Size) -> None:
     """Sets the bytes of each GPU's memory, or on a machine without a GPU of the CPU's, that large tensors may occupy.
 
     What more they need is paged out. Applies at once to what :func:`set_lms_enabled` or a session has enabled.
 
-    :param limit: bytes, at least 0. 0, which it is at first: on a GPU what is free there, less 5 %; on the CPU the limit
+    :param limit: bytes, at least 0, or text such as "8GiB". 0, which it is at first: on a GPU what is free there, less 5 %; on the CPU the limit
         of TensorFlow's own allocator.
     :raises OSError: the store could not be written; what was to leave is still resident, and the limit is as before.
     :raises RuntimeError: 0, for a CPU whose own allocator has no limit; or a GPU has failed.
     """
     global _limit
-    limit = _arguments.check_bytes("limit", limit, 0)
+    nbytes = _arguments.check_limit("limit", limit, None)
     with _lock:
-        _library.check(_library.load().lms_tensorflow_set_limit(limit))
-        _limit = limit
+        _library.check(_library.load().lms_tensorflow_set_limit(nbytes))
+        _limit = nbytes
 
 
 def get_lms_limit() -> int:
