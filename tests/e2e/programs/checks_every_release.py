@@ -6,6 +6,8 @@ import copy
 import ctypes
 import gc
 import os
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from typing import Any
@@ -405,3 +407,33 @@ def check_names_of_the_older_implementations() -> None:
     cuda.reclaim_inactive()
     with raises(ValueError, "limit"):
         cuda.set_limit_lms(1.5)
+
+
+def check_switched_on_by_the_environment() -> None:
+    with directory() as folder:
+        result = python(
+            "import torch\n"
+            f"assert torch.lms.limit('cpu') == {8 * MIB}\n"
+            "tensors = [torch.full((1 << 18,), float(index)) for index in range(24)]\n"
+            "assert [float((tensor * 1)[-1]) for tensor in tensors] == list(range(24))\n"
+            "assert torch.lms.stats('cpu')['out.bytes'] > 0\n",
+            TORCH_LMS=f"cpu:limit=8MiB,store={folder}",
+        )
+    assert (result.returncode, result.stderr) == (0, ""), result
+    result = python("import torch", TORCH_LMS="cpu:limit=8")
+    assert result.returncode != 0 and "TORCH_LMS: limit: '8' is 8 bytes" in result.stderr, result
+
+
+def check_torch_lms_run() -> None:
+    with directory() as folder:
+        program = os.path.join(folder, "program.py")
+        with open(program, "w") as file:
+            file.write("import sys, torch\nprint(sys.argv[1:], torch.lms.limit('cpu'))\nsys.exit(3)\n")
+        result = subprocess.run(
+            [sys.executable, "-m", "torch.lms", "run", "--limit", "8MiB", "--device", "cpu", program, "--limit", "x"],
+            capture_output=True,
+            timeout=120,
+            check=False,
+        )
+    assert (result.returncode, result.stderr) == (3, b""), result
+    assert result.stdout.decode() == f"['--limit', 'x'] {8 * MIB}\n", result

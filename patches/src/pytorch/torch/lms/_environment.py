@@ -1,0 +1,140 @@
+"""LMS as the environment asks for it, without a change of the program.
+
+    TORCH_LMS="cpu:limit=8GiB,store=/scratch;cuda:limit=0.9"
+
+Devices are separated by ";", and options, which are those of :func:`torch.lms.enable`, by ","; a backslash before one of these
+makes it part of a value. ``strict`` needs no value, nor does ``per_node``: the limit is the node's, and every
+process gets its share of it. A CUDA device is switched on when the process starts to use CUDA, so that importing torch does not;
+``cuda`` is every CUDA device that the process uses.
+
+torch calls :func:`switch_on` at the end of its import, if the variable is set. Children inherit the variable, and so LMS.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import re
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import torch
+
+from . import _arguments, _devices
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+VARIABLE = "TORCH_LMS"
+
+_WITH_VALUE = ("limit", "min_size", "store", "policy")
+_WITHOUT = ("strict", "per_node")
+_ENTRY = re.compile(r"\s*([a-z]+(?::\d+)?)\s*(?::(.*))?", re.DOTALL)
+
+# What launchers call the number of processes that they start on this node; the first that is set counts.
+_LOCAL_PROCESSES = (
+    "LOCAL_WORLD_SIZE",  # torchrun, accelerate
+    "OMPI_COMM_WORLD_LOCAL_SIZE",
+    "MPI_LOCALNRANKS",
+    "SLURM_STEP_TASKS_PER_NODE",  # srun, as "4(x2),3"
+    "SLURM_NTASKS_PER_NODE",
+)
+
+
+class Request(NamedTuple):
+    """What is asked of one device."""
+
+    device: str
+    options: dict[str, str]  # as they were written; those without a value have ""
+
+
+def read(text: str) -> list[Request]:
+    """The requests that a value of the variable holds.
+
+    :raises ValueError: it is not written as such a value is; the sentence says where.
+    """
+    return [_read_entry(entry) for entry in _split(text, ";") if entry.strip()]
+
+
+def write(requests: Iterable[Request]) -> str:
+    """A value of the variable that holds these requests."""
+    return ";".join(
+        f"{device}:" + ",".join(f"{name}={_escaped(value)}" if value else name for name, value in options.items())
+        for device, options in requests
+    )
+
+
+def _escaped(value: str) -> str:
+    return re.sub(r"([\\;,])", r"\\\1", value)
+
+
+def _split(text: str, separator: str) -> list[str]:
+    return re.findall(rf"(?:[^\\{separator}]|\\.|\\$)+", text, re.DOTALL)
+
+
+def _read_entry(entry: str) -> Request:
+    found = _ENTRY.fullmatch(entry)
+    if found is None or found[1] in _WITH_VALUE + _WITHOUT:
+        raise ValueError(f"{entry!r} does not begin with a device: write it as 'cpu:limit=8GiB,store=/scratch'")
+    options: dict[str, str] = {}
+    for option in _split(found[2] or "", ","):
+        name, equals, value = option.strip().partition("=")
+        if name not in _WITH_VALUE + _WITHOUT:
+            meant = _arguments.did_you_mean(name, _WITH_VALUE + _WITHOUT)
+            raise ValueError(f"{option!r} is no option; there are {', '.join(_WITH_VALUE + _WITHOUT)}{meant}")
+        if bool(equals and value) != (name in _WITH_VALUE):
+            raise ValueError(f"{option!r}: {name} takes {'a' if name in _WITH_VALUE else 'no'} value")
+        if name in options:
+            raise ValueError(f"{name} is there twice")
+        options[name] = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)
+    return Request(found[1], options)
+
+
+def _processes_here() -> int:
+    """How many processes the launcher of this one has started on this node."""
+    value = next(filter(None, map(os.environ.get, _LOCAL_PROCESSES)), "1")
+    return max([1, *map(int, re.findall(r"(?:^|,)(\d+)", value))])
+
+
+def check(request: Request) -> None:
+    """Raises what is wrong with a request, as far as that can be told without starting CUDA."""
+    device, options = _devices.find(request.device), request.options
+    limit = 0
+    if "limit" in options:
+        limit = _arguments.check_limit("limit", options["limit"], lambda: _arguments.UINT64_MAX)
+    elif "per_node" in options:
+        raise ValueError("per_node needs a limit, that of the node")
+    else:
+        _arguments.default_limit(device)
+    _arguments.check_min_size(options.get("min_size"), device, limit)
+    _arguments.check_store(options.get("store"))
+    _arguments.check_policy(options.get("policy", "iteration"))
+
+
+def _enable(request: Request) -> None:
+    arguments: dict[str, Any] = dict(request.options)
+    arguments["strict"] = "strict" in arguments
+    if arguments.pop("per_node", None) is not None:
+        limit = _arguments.check_limit("limit", arguments["limit"], _devices.find(request.device).memory)
+        arguments["limit"] = limit // _processes_here()
+    if request.device == "cuda":
+        torch.lms._enable_at_first_use(**arguments)
+    else:
+        torch.lms.enable(request.device, **arguments)
+
+
+def switch_on() -> None:
+    """Enables what the variable asks for.
+
+    :raises ValueError, RuntimeError: something is wrong with it; the sentence begins with the variable's name.
+    """
+    try:
+        for request in read(os.environ[VARIABLE]):
+            check(request)
+            if request.device.startswith("cuda"):
+                torch.cuda._lazy_call(functools.partial(_enable, request))
+            else:
+                _enable(request)
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{VARIABLE}: {error}") from None
+    except (OSError, RuntimeError) as error:
+        raise RuntimeError(f"{VARIABLE}: {error}") from error

@@ -1,0 +1,87 @@
+"""Runs a Python program with LMS, without a change of it: as python would, with TORCH_LMS in its environment."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING, NoReturn
+
+import torch
+
+from . import _environment
+
+if TYPE_CHECKING:
+    import argparse
+
+SUMMARY = "run a program with LMS"
+
+
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.usage = "%(prog)s [options] PROGRAM.py [ARGUMENT...]\n       %(prog)s [options] -m MODULE [ARGUMENT...]"
+    add = parser.add_argument
+    add("--limit", metavar="SIZE", help="what tensors may occupy: 8GiB, 0.5 or 50%% of the memory; the CPU needs it")
+    add("--store", metavar="FOLDER", help="puts what is paged out into files there; without, it stays in host memory")
+    add("--device", help="cpu, cuda (every device that the program uses) or cuda:N; default: cuda where there is one")
+    add("--min-size", metavar="SIZE", help="from which on a tensor is managed")
+    add("--policy", metavar="NAME", help="what is paged out first")
+    add("--strict", action="store_true", help="what needs more than the limit is an error")
+    add("--per-node", action="store_true", help="the limit is the node's: each of its processes gets its share")
+    add("-m", dest="is_module", action="store_true", help="run a module")
+    add("program", metavar="PROGRAM.py")
+    add("arguments", nargs="...", metavar="ARGUMENT")
+
+
+def main(options: argparse.Namespace) -> NoReturn:
+    request = _requested(options)
+    words = ["-m"] if options.is_module else []
+    if not options.is_module and not os.path.exists(options.program):
+        options.parser.error(f"{options.program!r} does not exist; options of this command go before the program")
+    words += [options.program, *options.arguments]
+    _free_of_places()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # The program gets a process that has not imported torch yet, so that what it sets for torch before that has effect.
+    os.execve(sys.executable, [sys.executable, *_flags(), *words], {**os.environ, _environment.VARIABLE: request})
+
+
+def _requested(options: argparse.Namespace) -> str:
+    """The program's TORCH_LMS."""
+    values = {
+        "limit": options.limit,
+        "min_size": options.min_size,
+        "store": os.path.abspath(options.store) if os.path.isdir(options.store or "") else options.store,
+        "policy": options.policy,
+    }
+    given = {name: value for name, value in values.items() if value is not None}
+    given.update((name, "") for name in ("strict", "per_node") if getattr(options, name))
+    device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    request = _environment.Request(device, given)
+    try:
+        _environment.check(request)
+    except (TypeError, ValueError, RuntimeError) as error:
+        options.parser.error(str(error))
+    return _environment.write([request])
+
+
+def _flags() -> list[str]:
+    """The running interpreter's own options."""
+    flags = subprocess._args_from_interpreter_flags()  # type: ignore[attr-defined]  # as multiprocessing has it
+    return flags + (["-u"] if getattr(sys.stdout, "write_through", False) else [])
+
+
+def _free_of_places() -> None:
+    """Lets the process use every processor again: where OMP_PROC_BIND is set OpenMP, which came with torch, has bound
+    this thread to the first of its places, and the program would inherit that.
+    """
+    openmp = ctypes.CDLL(None)
+    if not hasattr(openmp, "omp_get_place_proc_ids"):
+        return
+    processors: set[int] = set()
+    for place in range(openmp.omp_get_num_places()):
+        ids = (ctypes.c_int * openmp.omp_get_place_num_procs(place))()
+        openmp.omp_get_place_proc_ids(place, ids)
+        processors.update(ids)
+    if processors:
+        os.sched_setaffinity(0, processors)
