@@ -14,7 +14,17 @@ PAGER = Path(__file__).parents[2] / "patches" / "src" / "pager"
 #: From the bottom to the top, the nouns of each layer. A noun is a header together with its source, wherever in the
 #: folder they lie. docs/internals.md says what the layers are.
 LAYERS = {
-    "base": ("api", "condition", "override", "ranges", "statistics", "status", "status_code", "thread_text"),
+    "base": (
+        "api",
+        "condition",
+        "override",
+        "ranges",
+        "statistics",
+        "statistics_page",
+        "status",
+        "status_code",
+        "thread_text",
+    ),
     "uses": ("event", "event_log", "trace"),
     "policies": ("policy", "*_policy", "eviction_plan", "policies"),
     "memory": ("backend", "store"),

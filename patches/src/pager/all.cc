@@ -24,6 +24,7 @@
 #include "policy/policy.cc"
 #include "registry.cc"
 #include "report.cc"
+#include "statistics_page.cc"
 #include "store.cc"
 #include "thread.cc"
 #include "trace.cc"

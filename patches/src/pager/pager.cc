@@ -62,6 +62,7 @@ Pager::Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena)
       arena_(std::move(arena)),
       page_bytes_(backend_->page_bytes()),
       asynchronous_(backend_->asynchronous()),
+      page_(backend_->device()),
       copies_(backend_.get()) {}
 
 void* Pager::operator new(std::size_t bytes) {
@@ -157,7 +158,7 @@ Status Pager::apply(const Settings& settings) {
   unlimited_ = false;
   stopping_ = false;
   caching_.store(true, std::memory_order_relaxed);
-  limit_.store(settings.limit, std::memory_order_relaxed);
+  store_limit(settings.limit);
   return {};
 }
 
@@ -178,7 +179,7 @@ Status Pager::set_limit(std::uint64_t limit) {
     return in_range;
   }
   Lock lock(lock_);
-  limit_.store(limit, std::memory_order_relaxed);
+  store_limit(limit);
   unlimited_ = false;
   return reclaim_to_limit(&lock);
 }
@@ -1286,12 +1287,16 @@ void Pager::before_fork() {
   lock.release();  // held across the fork, so that the child finds everything whole
   cache_.lock();
   log_.lock();
+  page_.before_fork();
   if (Trace* trace = trace_.load(std::memory_order_relaxed)) {
     trace->before_fork();
   }
 }
 
 void Pager::after_fork(bool child) {
+  if (child) {
+    page_.after_fork_in_child();
+  }
   Trace* trace = trace_.load(std::memory_order_relaxed);
   copies_.freeze();
   if (child) {

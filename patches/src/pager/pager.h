@@ -30,6 +30,7 @@
 #include "registry.h"
 #include "report.h"
 #include "statistics.h"
+#include "statistics_page.h"
 #include "status.h"
 #include "thread.h"
 #include "trace.h"
@@ -198,6 +199,10 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status refused(const char* what, std::uint64_t bytes) const;
   Status device_failed(const char* what) const;
   Status check_limit(std::uint64_t limit) const;
+  void store_limit(std::uint64_t limit) {
+    limit_.store(limit, std::memory_order_relaxed);
+    counts_.limit = limit;
+  }
   Status out_of_memory(std::uint64_t bytes) const;
   bool release_faulted();
   void drain_events();
@@ -258,10 +263,13 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::atomic<Trace*> trace_{nullptr};
 
   alignas(64) std::atomic<std::uint64_t> clock_{0};
-  alignas(64) std::atomic<std::uint64_t> allocated_bytes_{0};
-  std::atomic<std::uint64_t> allocated_bytes_peak_{0};
-  std::atomic<std::uint64_t> resident_bytes_{0};
-  std::atomic<std::uint64_t> resident_bytes_peak_{0};
+
+  // Counters are where other processes can read them. What threads change without the lock:
+  StatisticsPage page_;
+  std::atomic<std::uint64_t>& allocated_bytes_{page_.values().allocated_bytes};
+  std::atomic<std::uint64_t>& allocated_bytes_peak_{page_.values().allocated_bytes_peak};
+  std::atomic<std::uint64_t>& resident_bytes_{page_.values().resident_bytes};
+  std::atomic<std::uint64_t>& resident_bytes_peak_{page_.values().resident_bytes_peak};
 
   // Guarded by lock_.
   std::mutex lock_;
@@ -273,8 +281,9 @@ class LMS_API Pager final : private BlockSource, private Registered {
   bool strict_ = false;
   std::uint32_t in_transit_ = 0;  // blocks leaving or arriving
   std::uint32_t copying_ = 0;  // those whose copy is under way, and will end without anybody's help
-  std::uint64_t device_bytes_ = 0;  // blocks with pages, cached ones included
-  std::uint64_t away_bytes_ = 0;  // blocks without
+  Statistics& counts_{page_.values().counts};  // the members that count; most states are computed when asked for
+  std::uint64_t& device_bytes_{counts_.device_bytes};  // blocks with pages, cached ones included
+  std::uint64_t& away_bytes_{counts_.away_bytes};  // blocks without
   BlockTable blocks_;
   HostCopies copies_;
   FaultedPins faulted_;
@@ -285,7 +294,6 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::vector<Event> drained_;
   std::vector<std::unique_ptr<Trace>> traces_;
   std::uint64_t freed_uncached_ = 0;  // blocks that were freed without going to the cache
-  Statistics counts_;  // the members that count; states are computed when asked for
 };
 
 }  // namespace lms

@@ -47,6 +47,7 @@ class Backend {
   Backend& operator=(const Backend&) = delete;
   virtual ~Backend() = default;
 
+  virtual std::string device() const { return "cpu"; }  // what people call it
   virtual std::size_t page_bytes() const = 0;
   virtual char* base() const = 0;  // a multiple of Arena::large_block
   virtual std::size_t span() const = 0;  // bytes of address space

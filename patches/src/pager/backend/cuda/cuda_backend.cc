@@ -43,6 +43,7 @@ class CudaBackendImpl final : public CudaBackend {
   bool start();
   void find_out_what_it_protects();
 
+  std::string device() const override { return "cuda:" + std::to_string(device_->ordinal); }
   std::size_t page_bytes() const override { return cuda_page_bytes; }
   char* base() const override { return base_; }
   std::size_t span() const override { return span_; }

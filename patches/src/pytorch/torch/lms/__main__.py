@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import argparse
 
-from . import _run
+from . import _run, _top
 
-_COMMANDS = {"run": _run}
+_COMMANDS = {"run": _run, "top": _top}
 
 
 def main() -> None:
