@@ -77,9 +77,7 @@ def stats(device: _devices.AnyDevice) -> dict[str, int]:
 
 def reset_peak_stats(device: _devices.AnyDevice) -> None:
     """Sets every ``*.peak`` of :func:`stats` to its current value."""
-    pager = _library.pager(_devices.find(device))
-    if pager is not None:
-        _library.load().lms_reset_peaks(pager)
+    _library.reset_peaks(_devices.find(device))
 
 
 def trace_start(device: _devices.AnyDevice, path: str | os.PathLike[str]) -> None:

@@ -151,15 +151,26 @@ def policies() -> list[str]:
     return _names(load().lms_policy_name)
 
 
+def statistic_names() -> list[str]:
+    """The names of the pager's statistics."""
+    return _names(load().lms_statistic_name)
+
+
 def statistics(device: Device) -> dict[str, int]:
     """Every statistic of the device's pager by name; all zero while it has none."""
-    library = load()
-    names = _names(library.lms_statistic_name)
+    library, names = load(), statistic_names()
     values = (ctypes.c_uint64 * len(names))()
     handle = pager(device)
     if handle is not None:
         library.lms_statistics(handle, values, len(names))
     return {name: values[index] for index, name in enumerate(names)}
+
+
+def reset_peaks(device: Device) -> None:
+    """Sets every peak of the device's pager, if it has one, to its current value."""
+    handle = pager(device)
+    if handle is not None:
+        load().lms_reset_peaks(handle)
 
 
 def is_loaded() -> bool:

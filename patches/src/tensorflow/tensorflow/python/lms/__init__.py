@@ -18,6 +18,7 @@ are one memory with one limit.
 from __future__ import annotations
 
 import ctypes
+import importlib
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -56,6 +57,12 @@ __all__ = [
 ]
 
 _lock = threading.RLock()  # serialises enable and disable
+
+
+def __getattr__(name: str) -> Any:
+    if name == "callbacks":  # imports Keras
+        return importlib.import_module(f"{__name__}.callbacks")
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 def _switched() -> None:
