@@ -53,7 +53,7 @@ def values(*numbers: int) -> dict[str, int]:
 
 
 def own(top: ModuleType) -> dict[str, Any]:
-    return {device: sample for (pid, device), sample in top.samples().items() if pid == os.getpid()}
+    return {sample.device: sample for (pid, _), sample in top.samples().items() if pid == os.getpid()}
 
 
 def test_the_pages_of_this_process_are_found_and_no_other_files(top: ModuleType) -> None:

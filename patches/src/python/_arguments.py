@@ -87,7 +87,7 @@ def check_min_size(value: Size | None, device: Device, limit: int) -> int:
     if value is None:
         return device.kind.min_size
     nbytes = check_size("min_size", value, 1)
-    if 0 < limit < nbytes:
+    if 0 < limit < nbytes and nbytes > device.kind.min_size:  # what no program says who means it
         raise ValueError(
             f"min_size: {value!r} is more than the limit of {_sizes.text(limit)}, in which no tensor of that size fits; "
             "min_size is where tensors begin to be managed, and limit what they may occupy together"

@@ -50,15 +50,15 @@ class Row(NamedTuple):
 
 
 def samples(proc: str = "/proc") -> dict[tuple[int, str], Sample]:
-    """The pagers of this user's processes, by process and device."""
+    """The pagers of this user's processes, by process and descriptor: two frameworks may each have one for the CPU."""
     found = {}
     for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
-        for sample in _samples_of(os.path.join(proc, str(pid)), pid):
-            found[pid, sample.device] = sample
+        for descriptor, sample in _samples_of(os.path.join(proc, str(pid)), pid):
+            found[pid, descriptor] = sample
     return found
 
 
-def _samples_of(process: str, pid: int) -> Iterator[Sample]:
+def _samples_of(process: str, pid: int) -> Iterator[tuple[str, Sample]]:
     folder = os.path.join(process, "fd")
     with contextlib.suppress(OSError):  # it has ended, or is another user's
         if os.stat(process).st_uid != os.getuid():
@@ -70,7 +70,7 @@ def _samples_of(process: str, pid: int) -> Iterator[Sample]:
                     with open(path, "rb") as file:
                         sample = _read(file.read(_MOST_BYTES))
                     if sample.pid == pid:  # and not its parent's
-                        yield sample
+                        yield name, sample
 
 
 def _read(page: bytes) -> Sample:

@@ -9,6 +9,7 @@ import warnings
 import torch
 from common import raises
 from cuda_support import MIB, away, data, enable, equal, page_out, simulate, simulator, stat, to_cuda
+from torch.lms import _environment
 
 GIB = 1 << 30
 
@@ -191,6 +192,36 @@ def check_pluggable_allocator() -> None:
     torch.cuda.memory.change_current_allocator(allocator)
     refused(RuntimeError, "allocator")
     equal(data(4).cuda(), data(4))
+
+
+# ------------------------------------------------------------------------------------------------ the environment
+
+
+def check_switched_on_by_the_environment_when_cuda_starts() -> None:
+    simulate(devices=2)
+    os.environ["TORCH_LMS"] = "cuda:limit=8MiB,min_size=2MiB,policy=lru"
+    _environment.switch_on()
+    assert not torch.cuda.is_initialized()
+    tensors = to_cuda([data(4, seed) for seed in range(4)])
+    assert torch.lms.limit("cuda:0") == torch.lms.limit("cuda:1") == 8 * MIB
+    assert stat("away_bytes.current") == 8 * MIB
+    blocks = stat("allocated_blocks.current")
+    small = torch.empty(MIB // 4, device="cuda")  # 1 MiB
+    assert stat("allocated_blocks.current") == blocks and small.numel()
+    for seed, tensor in enumerate(tensors):
+        equal(tensor, data(4, seed))
+
+
+def check_one_device_switched_on_by_the_environment() -> None:
+    simulate(devices=2)
+    os.environ["TORCH_LMS"] = "cuda:1:limit=50%"
+    _environment.switch_on()
+    assert not torch.cuda.is_initialized()
+    torch.cuda.init()
+    assert torch.lms.is_enabled("cuda:1") and not torch.lms.is_enabled("cuda:0")
+    assert torch.lms.limit("cuda:1") == torch.cuda.get_device_properties(1).total_memory // 2
+    torch.lms.set_limit("cuda:1", 0.25)
+    assert torch.lms.limit("cuda:1") == torch.cuda.get_device_properties(1).total_memory // 4
 
 
 # ------------------------------------------------------------------------------------------------ the older names

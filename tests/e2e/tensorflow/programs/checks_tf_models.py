@@ -84,6 +84,32 @@ def check_convnet_in_fit() -> None:
     trained_the_same("convnet", fit=True)
 
 
+def check_callback() -> None:
+    batches = []
+
+    class Recorder(tf.keras.callbacks.Callback):
+        def on_train_batch_end(self, batch: int, logs: Any = None) -> None:
+            batches.append({name: value for name, value in logs.items() if name.startswith("lms/")})
+
+    layers = tf.keras.layers
+    model = tf.keras.Sequential([layers.Dense(512, input_shape=(512,)), *(layers.Dense(512) for _ in range(7))])
+    model.compile("sgd", "mse")
+    enable(4 * MIB)
+    with directory() as folder:
+        file = os.path.join(folder, "log.csv")
+        callbacks = [tf.lms.callbacks.LmsCallback(), Recorder(), tf.keras.callbacks.CSVLogger(file)]
+        values = data(1).reshape(-1, 512)[:48]
+        history = model.fit(values, values, batch_size=16, epochs=2, callbacks=callbacks, verbose=0).history
+        with open(file) as text:
+            head, *lines = (line.strip().split(",") for line in text)
+    assert len(batches) == 6 and all(batch["lms/cpu/out.bytes"] > 0 for batch in batches), batches
+    for name in ("lms/cpu/out.bytes", "lms/cpu/in.bytes", "lms/cpu/stall_ns"):
+        sums = [sum(batch[name] for batch in batches[3 * epoch :][:3]) for epoch in range(2)]
+        assert history[name] == sums == [int(line[head.index(name)]) for line in lines], (name, sums, history)
+    peaks = [max(batch["lms/cpu/resident_bytes.peak"] for batch in batches[3 * epoch :][:3]) for epoch in range(2)]
+    assert history["lms/cpu/resident_bytes.peak"] == peaks and 0 < max(peaks) <= 4 * MIB, (peaks, history)
+
+
 def check_transformer_in_a_loop() -> None:
     trained_the_same("transformer", fit=False)
 

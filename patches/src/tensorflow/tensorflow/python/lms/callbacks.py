@@ -25,6 +25,7 @@ class LmsCallback(tf.keras.callbacks.Callback):
 
     def __init__(self, statistics: Iterable[str] = STATISTICS) -> None:
         super().__init__()
+        self._supports_tf_logs = True  # so that Keras 2 shows it the logs that its history gets, and no copy
         self._steps = Steps(statistics)
         self._epoch: dict[str, int] = {}
 
