@@ -186,6 +186,8 @@ inline std::string directory() {
   return given != nullptr ? given : ".";
 }
 
+constexpr int descriptors = 4096;  // a store's are below that
+
 constexpr std::uint64_t kib = 1 << 10;
 constexpr std::uint64_t mib = 1 << 20;
 

@@ -1,6 +1,7 @@
 // What happens when something is refused: memory, address space, the store, arguments. Every failure is reported, the
 // contents survive it, and the pager goes on.
 #include <dirent.h>
+#include <fcntl.h>
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
@@ -200,7 +201,7 @@ CASE(read_that_fails) {
   reclaim(pager);
   touch(pager, blocks[3], true);
   int destroyed = 0;
-  for (int file = 3; file < 1024; ++file) {
+  for (int file = 3; file < check::descriptors; ++file) {
     struct stat status = {};
     if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0) {
       CHECK_EQ(ftruncate(file, 0), 0);
@@ -234,6 +235,53 @@ CASE(read_that_fails) {
   char* next = filled(pager, block_bytes, 9);
   reclaim(pager);
   CHECK(holds(next, block_bytes, 9));
+}
+
+CASE(closed_descriptors) {
+  // As a program does that becomes a daemon. The numbers get other files, which stay as they are.
+  lms_pager* pager = create(options(64 * mib, "lru", check::directory().c_str()));
+  std::vector<char*> blocks = many(pager, 8);
+  CHECK_EQ(reclaim(pager), 8 * block_bytes);
+  touch(pager, blocks[7], true);
+  int closed = 0;
+  for (int file = 3; file < check::descriptors; ++file) {
+    closed += close(file) == 0 ? 1 : 0;
+  }
+  CHECK(closed > 0);
+  const std::string theirs = check::directory() + "/theirs";
+  const int file = open(theirs.c_str(), O_RDWR | O_CREAT, 0600);
+  const std::string contents(mib, 't');
+  CHECK_EQ(write(file, contents.data(), contents.size()), contents.size());
+  for (int number = 3; number < check::descriptors; ++number) {
+    CHECK(number == file || dup2(file, number) == number);
+  }
+  CHECK_EQ(reclaim(pager), block_bytes);
+  check_all(blocks);
+  for (std::uint64_t i = 8; i < 16; ++i) {
+    blocks.push_back(filled(pager, block_bytes, i));
+  }
+  CHECK_EQ(reclaim(pager), 9 * block_bytes + 7 * block_bytes);
+  check_all(blocks);
+  for (char* block : blocks) {
+    lms_free(pager, block);
+  }
+  struct stat status = {};
+  CHECK_EQ(fstat(file, &status), 0);
+  CHECK_EQ(status.st_size, contents.size());
+  std::string found(mib, '-');
+  CHECK_EQ(pread(file, &found[0], found.size(), 0), found.size());
+  CHECK(found == contents);
+}
+
+CASE(relative_directory) {
+  const std::string directory = check::directory() + "/store";
+  CHECK_EQ(mkdir(directory.c_str(), 0700), 0);
+  CHECK_EQ(chdir(check::directory().c_str()), 0);
+  lms_pager* pager = create(options(64 * mib, "lru", "store"));
+  CHECK_EQ(chdir("/"), 0);
+  const std::vector<char*> blocks = many(pager, 8);
+  CHECK_EQ(reclaim(pager), 8 * block_bytes);
+  check_all(blocks);
 }
 
 CASE(vanished_directory) {

@@ -1,4 +1,5 @@
 // Accesses that nothing announced, and faults that are not the pager's.
+#include <dlfcn.h>
 #include <pthread.h>
 #include <setjmp.h>
 #include <sys/wait.h>
@@ -63,11 +64,16 @@ void mend(int, siginfo_t* info, void*) {
            PROT_READ | PROT_WRITE);
 }
 
-void install(void (*handler)(int, siginfo_t*, void*), struct sigaction* before = nullptr) {
+using Sigaction = int (*)(int, const struct sigaction*, struct sigaction*);
+
+// Found before there is a pager, as a library has it that was linked with a libc of its own.
+Sigaction unseen_sigaction() { return reinterpret_cast<Sigaction>(dlsym(RTLD_DEFAULT, "sigaction")); }
+
+void install(void (*handler)(int, siginfo_t*, void*), Sigaction set = &sigaction, struct sigaction* before = nullptr) {
   struct sigaction action = {};
   action.sa_sigaction = handler;
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
-  CHECK_EQ(sigaction(SIGSEGV, &action, before), 0);
+  CHECK_EQ(set(SIGSEGV, &action, before), 0);
 }
 
 thread_local sigjmp_buf escape;
@@ -87,7 +93,7 @@ CHECK_RAW_ACCESS void fault_and_escape(const char* address) {
 struct sigaction below_theirs = {};
 std::atomic<int> seen_by_theirs{0};
 
-// A handler that was put on top of the pager's and hands on what it does not want.
+// A handler that was put on top of the pager's unseen, and hands on what it does not want.
 void hand_on(int signal_number, siginfo_t* info, void* context) {
   ++seen_by_theirs;
   if ((below_theirs.sa_flags & SA_SIGINFO) != 0) {
@@ -383,24 +389,6 @@ CASE(restored_block_does_not_fault) {
   CHECK_EQ(statistic(pager, "faults"), faults);
 }
 
-CASE(system_call_on_pinned_block) {
-  // What a system call gets must be pinned: it does not fault but fails.
-  lms_pager* pager = create(options(mib));
-  char* block = filled(pager, block_bytes, 1);
-  int ends[2];
-  CHECK_EQ(pipe(ends), 0);
-  reclaim(pager);
-  CHECK(write(ends[1], block, 4096) < 0 && errno == EFAULT);
-  const lms_pin_token token = check::pin(pager, block);
-  CHECK_EQ(write(ends[1], block, 4096), 4096);
-  lms_unpin(pager, token);
-  reclaim(pager);
-  const lms_pin_token writing = check::pin(pager, block + 8192, true);
-  CHECK_EQ(read(ends[0], block + 8192, 4096), 4096);
-  lms_unpin(pager, writing);
-  CHECK(holds(block + 8192, 4096, 1));
-}
-
 CASE(handler_before_gets_foreign_faults) {
   install(mend);
   lms_pager* pager = create(options(mib));
@@ -504,10 +492,11 @@ CASE(signal_that_was_sent) {
 }
 
 CASE(handler_on_top_hands_on) {
+  const Sigaction set = unseen_sigaction();
   lms_pager* pager = create(options(mib));
   char* block = filled(pager, block_bytes, 1);
   reclaim(pager);
-  install(hand_on, &below_theirs);
+  install(hand_on, set, &below_theirs);
   CHECK(holds(block, block_bytes, 1));
   CHECK_EQ(seen_by_theirs.load(), 1);
   // The next page-out puts the pager's handler on top again; theirs is now the one before and has the pager's below it.
@@ -519,9 +508,10 @@ CASE(handler_on_top_hands_on) {
 }
 
 CASE(handler_on_top_that_keeps_everything) {
+  const Sigaction set = unseen_sigaction();
   lms_pager* pager = create(options(mib));
   char* block = filled(pager, block_bytes, 1);
-  install(mend);
+  install(mend, set);
   reclaim(pager);  // installs the pager's handler again before a block leaves
   CHECK(holds(block, block_bytes, 1));
   CHECK_EQ(foreign_faults.load(), 0);
@@ -530,9 +520,10 @@ CASE(handler_on_top_that_keeps_everything) {
 }
 
 CASE(handler_on_top_may_jump_out) {
+  const Sigaction set = unseen_sigaction();
   lms_pager* pager = create(options(mib));
   char* block = filled(pager, block_bytes, 1);
-  install(jump);
+  install(jump, set);
   const char* foreign = forbidden();
   for (int i = 1; i <= 3; ++i) {
     reclaim(pager);  // installs the pager's handler over theirs
@@ -540,6 +531,99 @@ CASE(handler_on_top_may_jump_out) {
     CHECK_EQ(foreign_faults.load(), i);
     CHECK(holds(block, block_bytes, 1));
   }
+}
+
+CASE(handler_after_ours_comes_behind_it) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  struct sigaction before = {};
+  CHECK_EQ(sigaction(SIGSEGV, nullptr, &before), 0);
+  struct sigaction theirs = {};
+  theirs.sa_sigaction = mend;
+  theirs.sa_flags = SA_SIGINFO | SA_NODEFER | SA_ONSTACK;
+  sigaddset(&theirs.sa_mask, SIGUSR1);
+  struct sigaction found = {};
+  CHECK_EQ(sigaction(SIGSEGV, &theirs, &found), 0);
+  CHECK(found.sa_sigaction == before.sa_sigaction);
+  CHECK(holds(block, block_bytes, 1));  // before anything leaves again
+  CHECK_EQ(foreign_faults.load(), 0);
+  check::store(forbidden(), 1);
+  CHECK_EQ(foreign_faults.load(), 1);
+  // What they read back is what they set, and setting what was there before ends it.
+  CHECK_EQ(sigaction(SIGSEGV, &before, &found), 0);
+  CHECK(found.sa_sigaction == mend);
+  CHECK_EQ(found.sa_flags & (SA_SIGINFO | SA_NODEFER | SA_ONSTACK), theirs.sa_flags);
+  CHECK(sigismember(&found.sa_mask, SIGUSR1) == 1);
+  reclaim(pager);
+  CHECK(holds(block, block_bytes, 1));
+  CHECK_EQ(foreign_faults.load(), 1);
+}
+
+CASE(handler_set_by_signal) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  const auto theirs = [](int) { std::_Exit(9); };
+  signal(SIGSEGV, SIG_DFL);
+  CHECK(signal(SIGSEGV, theirs) == SIG_DFL);
+  CHECK(holds(block, block_bytes, 1));
+  CHECK(exited_with(in_child([] { check::load(forbidden()); }), 9));
+  CHECK(exited_with(in_child([] { raise(SIGSEGV); }), 9));
+  CHECK(signal(SIGSEGV, SIG_DFL) == theirs);
+  CHECK(killed_by(in_child([] { check::load(forbidden()); }), SIGSEGV));
+  CHECK(signal(SIGUSR1, theirs) == SIG_DFL);  // others are not ours
+  CHECK(exited_with(in_child([] { raise(SIGUSR1); }), 9));
+}
+
+CASE(handler_that_comes_once) {
+  lms_pager* pager = create(options(mib));
+  filled(pager, block_bytes, 1);
+  struct sigaction theirs = {};
+  theirs.sa_sigaction = mend;
+  theirs.sa_flags = static_cast<int>(SA_SIGINFO | SA_RESETHAND);
+  CHECK_EQ(sigaction(SIGSEGV, &theirs, nullptr), 0);
+  check::store(forbidden(), 1);
+  CHECK_EQ(foreign_faults.load(), 1);
+  struct sigaction found = {};
+  CHECK_EQ(sigaction(SIGSEGV, nullptr, &found), 0);
+  CHECK(found.sa_handler == SIG_DFL);
+  CHECK(killed_by(in_child([] { check::load(forbidden()); }), SIGSEGV));
+}
+
+CASE(handler_in_which_the_signal_is_blocked) {
+  lms_pager* pager = create(options(mib));
+  filled(pager, block_bytes, 1);
+  static sigset_t inside;
+  struct sigaction theirs = {};
+  theirs.sa_sigaction = [](int signal_number, siginfo_t* info, void* context) {
+    pthread_sigmask(SIG_SETMASK, nullptr, &inside);
+    mend(signal_number, info, context);
+  };
+  theirs.sa_flags = SA_SIGINFO;
+  sigaddset(&theirs.sa_mask, SIGUSR1);
+  CHECK_EQ(sigaction(SIGSEGV, &theirs, nullptr), 0);
+  check::store(forbidden(), 1);
+  CHECK(sigismember(&inside, SIGSEGV) == 1 && sigismember(&inside, SIGUSR1) == 1);
+  sigset_t after;
+  pthread_sigmask(SIG_SETMASK, nullptr, &after);
+  CHECK(sigismember(&after, SIGSEGV) == 0 && sigismember(&after, SIGUSR1) == 0);
+}
+
+CASE(handler_of_a_child_by_vfork_is_its_own) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  install(mend);
+  const pid_t child = vfork();
+  if (child == 0) {
+    signal(SIGSEGV, SIG_DFL);
+    _exit(0);
+  }
+  CHECK_EQ(waitpid(child, nullptr, 0), child);
+  check::store(forbidden(), 1);
+  CHECK_EQ(foreign_faults.load(), 1);
+  CHECK(holds(block, block_bytes, 1));
 }
 
 CASE(on_an_alternate_stack) {

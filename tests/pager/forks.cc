@@ -120,7 +120,7 @@ void independence(const char* store) {
 // Bytes on disk of the deleted files that this process holds open.
 std::uint64_t deleted_file_bytes() {
   std::uint64_t sum = 0;
-  for (int file = 3; file < 1024; ++file) {
+  for (int file = 3; file < check::descriptors; ++file) {
     struct stat status = {};
     if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0) {
       sum += static_cast<std::uint64_t>(status.st_blocks) * 512;

@@ -17,6 +17,7 @@ LAYERS = {
     "base": (
         "api",
         "condition",
+        "imports",
         "override",
         "ranges",
         "statistics",
@@ -40,7 +41,7 @@ LAYERS = {
         "thread",
     ),
     "backends": ("cuda_*", "host_backend", "pinned_store"),
-    "process": ("fault", "fork", "registry"),
+    "process": ("fault", "fork", "registry", "system_calls"),
     "pager": ("pager",),
     "interface": ("lms",),
 }

@@ -1,7 +1,10 @@
 #include "lms.h"
 
+#include <unistd.h>
+
 #include <algorithm>
 #include <array>
+#include <climits>
 #include <exception>
 #include <memory>
 #include <new>
@@ -50,12 +53,18 @@ void lms_guarded_call(Call call) {
 
 lms::Pager* lms_unwrap(lms_pager* pager) { return reinterpret_cast<lms::Pager*>(pager); }
 
+// A directory as it is found later too, when the program has changed its own.
+std::string lms_absolute(const std::string& path) {
+  char folder[PATH_MAX];
+  return path.empty() || path[0] == '/' || getcwd(folder, sizeof folder) == nullptr ? path : folder + ("/" + path);
+}
+
 lms::Status lms_settings(const lms_options* options, lms::Settings* settings) {
   if (options == nullptr || options->struct_size != sizeof(lms_options)) {
     return lms::Status(LMS_INVALID_ARGUMENT, "the options are of another version of the library");
   }
   settings->limit = options->limit;
-  settings->store = options->store != nullptr ? options->store : "";
+  settings->store = options->store != nullptr ? lms_absolute(options->store) : "";
   if (options->policy != nullptr) {
     settings->policy = options->policy;
   }

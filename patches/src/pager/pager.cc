@@ -16,6 +16,7 @@
 #include "backend/host_backend.h"
 #include "fault.h"
 #include "fork.h"
+#include "system_calls.h"
 
 namespace lms {
 
@@ -58,7 +59,8 @@ class PagerStall {
 }  // namespace
 
 Pager::Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena)
-    : backend_(std::move(backend)),
+    : Registered(backend->base(), backend->serves_faults() ? backend->span() : 0),
+      backend_(std::move(backend)),
       arena_(std::move(arena)),
       page_bytes_(backend_->page_bytes()),
       asynchronous_(backend_->asynchronous()),
@@ -97,11 +99,19 @@ Pager* Pager::make(std::unique_ptr<Backend> backend, const Settings& settings, S
     return nullptr;
   }
   fork::install();
+  if (pager->backend_->serves_faults()) {
+    *status = fault::install();
+    if (status->ok()) {
+      *status = system_calls::install();
+    }
+    if (!status->ok()) {
+      return nullptr;
+    }
+  }
   if (!registry::add(pager.get())) {
     *status = Status(LMS_UNSUPPORTED, "this process has too many pagers; use the ones it has");
     return nullptr;
   }
-  fault::install();
   return pager.release();
 }
 
@@ -166,7 +176,7 @@ Status Pager::configure(const Settings& settings) {
   Status status = apply(settings);
   if (status.ok()) {
     if (backend_->serves_faults()) {
-      fault::install();
+      fault::stay_in_front();
     }
     status = set_limit(settings.limit);
   }
@@ -827,7 +837,7 @@ void Pager::count_away(const Block& block) {
 
 // The same where the host copies by itself, and others may reach the block meanwhile.
 Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
-  fault::install();
+  fault::stay_in_front();
   Status status;
   if (!clean) {
     if (!allocate_slot(block)) {
@@ -1121,6 +1131,16 @@ bool Pager::serve_fault(const void* address) {
   } catch (const std::exception&) {
     return false;
   }
+}
+
+std::size_t Pager::pin_for_call(const void* address, bool write, Pin* out) {
+  // Like an access, a call has to be served: what a strict limit does not allow is brought in as for a fault.
+  if (!pin(address, write, out).ok() && (!serve_fault(address) || !pin(address, write, out).ok())) {
+    return 0;
+  }
+  return out->block == nullptr
+             ? 0
+             : static_cast<std::size_t>(out->block->address + out->block->bytes - static_cast<const char*>(address));
 }
 
 // Releases the pins of all blocks that were faulted in, but for those of operations that still run.

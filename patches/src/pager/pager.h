@@ -158,6 +158,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
 
   Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena);
 
+  std::size_t pin_for_call(const void* address, bool write, Pin* pin) override;
+  void unpin_after_call(const Pin& pin) override { unpin(pin); }
   bool serve_fault(const void* address) override;
   void before_fork() override;
   void after_fork(bool child) override;

@@ -2,6 +2,10 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/types.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -58,14 +62,60 @@ class MemoryStore final : public Store {
   bool shared_by_fork() const override { return false; }  // private memory: each process has its own after a write
 };
 
+// System calls past those that system_calls.h puts in front of libc's: these move blocks that are on their way.
+ssize_t store_pwrite(int file, const void* from, std::size_t bytes, std::uint64_t offset) {
+  return static_cast<ssize_t>(syscall(SYS_pwrite64, file, from, bytes, offset));
+}
+
+ssize_t store_pread(int file, void* to, std::size_t bytes, std::uint64_t offset) {
+  return static_cast<ssize_t>(syscall(SYS_pread64, file, to, bytes, offset));
+}
+
+// Descriptors from here on are left alone by programs that take the lowest ones: one that closes all it sees, and opens
+// others, does not get our number soon.
+int store_out_of_the_way(int file) {
+  constexpr rlim_t most = 4096;  // the kernel's table of descriptors grows with the highest one
+  rlimit limit = {};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const int moved = fcntl(file, F_DUPFD_CLOEXEC, static_cast<int>(std::min(limit.rlim_cur, most) / 2));
+  if (moved < 0) {
+    return file;
+  }
+  close(file);
+  return moved;
+}
+
+// A file that outlives its descriptor. A program that becomes a daemon closes descriptors that are not its own, and
+// their numbers get other files: so each use looks whether the number still means this file, and if it does not, goes
+// through a mapping, which takes address space and no memory until then.
 class FileSegment final : public Segment {
  public:
-  FileSegment(int file, std::uint64_t bytes) : Segment(bytes), file_(file) {}
-  ~FileSegment() override { close(file_); }
+  FileSegment(int file, std::uint64_t bytes) : Segment(bytes), file_(file) {
+    struct stat status = {};
+    fstat(file, &status);
+    device_ = status.st_dev;
+    inode_ = status.st_ino;
+    void* mapped = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_NORESERVE, file, 0);
+    mapping_ = mapped == MAP_FAILED ? nullptr : static_cast<char*>(mapped);
+  }
+  ~FileSegment() override {
+    if (is_open()) {
+      close(file_);
+    }
+    if (mapping_ != nullptr) {
+      munmap(mapping_, ranges.total());
+    }
+  }
 
   bool write(std::uint64_t offset, const char* from, std::size_t bytes) override {
+    if (!is_open()) {
+      if (mapping_ != nullptr) {
+        std::memcpy(mapping_ + offset, from, bytes);
+      }
+      return mapping_ != nullptr;
+    }
     while (bytes > 0) {
-      const ssize_t done = pwrite(file_, from, bytes, static_cast<off_t>(offset));
+      const ssize_t done = store_pwrite(file_, from, bytes, offset);
       if (done < 0 && errno == EINTR) {
         continue;
       }
@@ -80,8 +130,14 @@ class FileSegment final : public Segment {
   }
 
   bool read(std::uint64_t offset, char* to, std::size_t bytes) override {
+    if (!is_open()) {
+      if (mapping_ != nullptr) {
+        std::memcpy(to, mapping_ + offset, bytes);
+      }
+      return mapping_ != nullptr;
+    }
     while (bytes > 0) {
-      const ssize_t done = pread(file_, to, bytes, static_cast<off_t>(offset));
+      const ssize_t done = store_pread(file_, to, bytes, offset);
       if (done < 0 && errno == EINTR) {
         continue;
       }
@@ -99,7 +155,20 @@ class FileSegment final : public Segment {
   }
 
  private:
+  // False, with errno set, when the program has closed the descriptor, whatever its number means now.
+  bool is_open() const {
+    struct stat status = {};
+    if (fstat(file_, &status) == 0 && status.st_dev == device_ && status.st_ino == inode_) {
+      return true;
+    }
+    errno = EBADF;
+    return false;
+  }
+
   int file_;
+  dev_t device_ = 0;
+  ino_t inode_ = 0;
+  char* mapping_ = nullptr;
 };
 
 class FileStore final : public Store {
@@ -107,8 +176,9 @@ class FileStore final : public Store {
   explicit FileStore(std::string directory) : directory_(std::move(directory)) {}
 
   std::string failure(const char* action, int error_number) const override {
-    return "the host store in '" + directory_ + "' cannot be " + action + ": " + std::strerror(error_number) +
-           "; free space there, or choose another directory with store=";
+    const char* advice = error_number == EBADF ? "; the program has closed its file: keep it open, or raise 'ulimit -v'"
+                                               : "; free space there, or choose another directory with store=";
+    return "the host store in '" + directory_ + "' cannot be " + action + ": " + std::strerror(error_number) + advice;
   }
 
   // An open file without a name, or -1 with errno set.
@@ -137,7 +207,7 @@ class FileStore final : public Store {
       errno = error_number;
       return nullptr;
     }
-    return std::make_unique<FileSegment>(file, bytes);
+    return std::make_unique<FileSegment>(store_out_of_the_way(file), bytes);
   }
 
   bool shared_by_fork() const override { return true; }  // both processes hold the same open file
