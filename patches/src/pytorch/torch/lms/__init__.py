@@ -133,6 +133,10 @@ def enable(
     with _lock:
         if limit is not None:
             _arguments.check_capacity("limit", options.limit, found)
+        if found.kind.name == "cpu" and not _library.enabled(found):
+            from . import _handout
+
+            _handout.warn_of_rpc()
         _library.check(_library.call(found, "enable", ctypes.byref(options), least))
         _shut_down_at_exit()
         _switched()

@@ -1,10 +1,9 @@
 """Memory that PyTorch hands to code which does not go through the dispatcher, kept resident meanwhile.
 
-On the CPU such code would work without this, since a fault brings a block back; but a system call that is given the
-memory of a block that is away fails with EFAULT instead of faulting. On CUDA nothing serves a fault: a kernel that
-reaches a block which is away fails. So a view for NumPy, CuPy, Numba or DLPack pins its block while it lives, a kernel
-that Triton launches and a compiled graph pin what they are given, and reading or writing a storage from a file pins it
-during the call.
+On the CPU such code works without this: a fault brings a block back, and so does a system call. But what is used for
+long had better stay. On CUDA nothing serves a fault: a kernel that reaches a block which is away fails. So a view for
+NumPy, CuPy, Numba or DLPack pins its block while it lives, and a kernel that Triton launches and a compiled graph pin
+what they are given.
 
 A pin counts as a write. Those of views are good for every stream; those of launches, which know theirs, for the
 current one.
@@ -13,7 +12,9 @@ current one.
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
+import warnings
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -265,17 +266,47 @@ def _wait(stock: _Method) -> _Method:
     return wait
 
 
-# ------------------------------------------------------------------------------------------------ files
+# ------------------------------------------------------------------------------------------------ other processes
 
 
-# From 2.0 on storages of other devices than the CPU copy through operations, and there is one class of storages.
-_STORAGES_USE_OPERATIONS = hasattr(torch.Tensor, "untyped_storage")
+# TensorPipe's ways to send a tensor, best first, but for "cma": there the receiving process reads the sender's memory,
+# and learns nothing of a block that is away. With the others each process copies its own.
+_CHANNELS = ("xth", "mpt_uv", "basic", "cuda_xth", "cuda_ipc", "cuda_gdr", "cuda_basic")
 
 
+def _rpc_options(stock: _Method) -> _Method:
+    def is_in_this_build(cls: type, channel: str) -> bool:
+        try:
+            stock(cls.__new__(cls), _channels=[channel])
+        except (RuntimeError, TypeError):
+            return False
+        return True
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        if kwargs.get("_channels") is None:
+            kwargs["_channels"] = [channel for channel in _CHANNELS if is_in_this_build(type(self), channel)] or None
+        stock(self, *args, **kwargs)
+
+    return init
+
+
+def warn_of_rpc() -> None:
+    """Says what does not work when RPC is there already, with the options of before."""
+    api = sys.modules.get("torch.distributed.rpc.api")
+    if getattr(api, "_is_current_rpc_agent_set", bool)():
+        warnings.warn(
+            "RPC was initialized before LMS was enabled: other processes cannot read a tensor that is paged out; call"
+            " torch.lms.enable before torch.distributed.rpc.init_rpc",
+            stacklevel=3,
+        )
+
+
+# ------------------------------------------------------------------------------------------------ storages
+
+
+# Before 2.0 those of other devices than the CPU copy outside of operations, and there may be several classes.
 def _storage_method(stock: _Method) -> _Method:
     def with_storages_resident(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _STORAGES_USE_OPERATIONS and self.device.type != "cpu":
-            return stock(self, *args, **kwargs)
         with contextlib.ExitStack() as pins:
             for storage in (self, *args):
                 if isinstance(storage, type(self)):
@@ -287,25 +318,13 @@ def _storage_method(stock: _Method) -> _Method:
 
 def _storage_classes() -> list[str]:
     """Those that are not made of another: one from 1.11 on; before, one for every type of data and device."""
+    if hasattr(torch.Tensor, "untyped_storage"):
+        return []
     return [
         f"{cls.__module__}:{cls.__name__}"
         for cls in sorted(torch._storage_classes, key=str)
         if any(base.__module__ == "torch._C" for base in cls.__mro__)
     ]
-
-
-def _write_record(stock: _Method) -> _Method:
-    def write_record(self: Any, name: str, data: Any, size: int) -> Any:
-        if hasattr(data, "data_ptr") and data.device.type == "cpu":  # a storage, from 2.1 on
-            address = data.data_ptr()
-        elif isinstance(data, int):
-            address = data
-        else:  # str or bytes
-            return stock(self, name, data, size)
-        with _library.resident(address):
-            return stock(self, name, data, size)
-
-    return write_record
 
 
 def _collective_rows() -> list[Row]:
@@ -374,15 +393,10 @@ ROWS: tuple[Row, ...] = (
         )
     ),
     *(
-        Row(_CPU if _STORAGES_USE_OPERATIONS else _ANY, storage, name, _storage_method)
-        for storage in _storage_classes()
-        for name in ("_write_file", "_set_from_file", *(() if _STORAGES_USE_OPERATIONS else ("copy_",)))
-    ),
-    *(
         Row(_CUDA, storage, name, _storage_method)
-        for storage in ([] if _STORAGES_USE_OPERATIONS else _storage_classes())
-        for name in ("fill_", "resize_", "__getitem__", "__setitem__")
+        for storage in _storage_classes()
+        for name in ("_write_file", "_set_from_file", "copy_", "fill_", "resize_", "__getitem__", "__setitem__")
     ),
-    Row(_CPU, "torch._C:PyTorchFileWriter", "write_record", _write_record),
+    Row(_CPU, "torch.distributed.rpc:TensorPipeRpcBackendOptions", "__init__", _rpc_options),
     *_collective_rows(),
 )

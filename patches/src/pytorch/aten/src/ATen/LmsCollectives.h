@@ -23,8 +23,7 @@
 
 namespace lms_torch {
 
-// A collective goes on after its operation has returned, and hands its tensors to system calls, which fail on a block
-// that is away instead of faulting. So its pins stay until the work is done.
+// A collective goes on after its operation has returned. So its pins stay until the work is done.
 class RunningCollectives {
  public:
   void add(c10::intrusive_ptr<c10d::Work> work, std::vector<Held> pins) {

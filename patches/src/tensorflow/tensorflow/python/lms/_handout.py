@@ -1,8 +1,8 @@
 """Memory that leaves TensorFlow without being copied, kept resident meanwhile.
 
-On the CPU a NumPy array may share the memory of the tensor that it was made of. Reading it works without this, since a
-fault brings a block back; but a system call that is given the memory of a block which is away, such as a write to a
-file, fails with EFAULT instead of faulting. So what TensorFlow hands out pins its block while it lives.
+On the CPU a NumPy array may share the memory of the tensor that it was made of. It works without this, since a fault
+brings a block back, and so does a system call; but what is used for long had better stay. So what TensorFlow hands out
+pins its block while it lives.
 """
 
 from __future__ import annotations

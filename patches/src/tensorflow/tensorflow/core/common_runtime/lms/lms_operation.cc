@@ -45,7 +45,7 @@ struct Traits {
   bool writes_variables = true;
   bool is_list = false;  // lists show their elements to those that use them
   bool reads_array = false;  // a TensorArray, which does not
-  bool sends = false;    // to another process, by system calls that are not announced
+  bool sends = false;    // to another process, when the operation has ended
 };
 
 using Names = std::unordered_set<std::string>;
