@@ -351,6 +351,35 @@ CASE(a_library_that_is_loaded_later) {
   CHECK_EQ(looked_up(ends.out, block, part), part);
 }
 
+CASE(a_library_with_a_pager_of_its_own) {
+  // Whichever of the two comes in front of libc first.
+  void* second = dlopen(CHECK_SECOND, RTLD_NOW | RTLD_LOCAL);
+  CHECK(second != nullptr);
+  const auto theirs = reinterpret_cast<char* (*)(unsigned long, char)>(dlsym(second, "second_block"));
+  CHECK(theirs != nullptr);
+  Ends file;
+  make_file(&file);
+  char* before = theirs(block_bytes, 'b');
+  CHECK(before != nullptr);
+  lms_pager* pager = create(options(mib));
+  char* ours = away(pager, 1);
+  char* after = theirs(block_bytes, 'a');
+  CHECK(after != nullptr);
+  CHECK_EQ(pwrite(file.out, before, part, 0), part);
+  CHECK_EQ(pwrite(file.out, ours, part, part), part);
+  CHECK_EQ(pwrite(file.out, after, part, 2 * part), part);
+  std::vector<char> contents(3 * part);
+  CHECK_EQ(pread(file.in, contents.data(), contents.size(), 0), contents.size());
+  CHECK(std::string(contents.data(), part) == std::string(part, 'b'));
+  CHECK(std::memcmp(contents.data() + part, ours, part) == 0);
+  CHECK(std::string(contents.data() + 2 * part, part) == std::string(part, 'a'));
+  // A fault of either finds its pager, also when the program has a handler by now.
+  CHECK(signal(SIGSEGV, [](int) { std::_Exit(9); }) == SIG_DFL || CHECK_SANITIZED);
+  CHECK_EQ(check::load(before + block_bytes / 2) & 0xff, 'b');
+  CHECK(holds(ours, block_bytes, 1));
+  CHECK_EQ(check::load(after + block_bytes / 2) & 0xff, 'a');
+}
+
 CASE(children) {
   lms_pager* pager = create(options(mib));
   char* block = away(pager, 1);
