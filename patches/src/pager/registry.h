@@ -1,5 +1,5 @@
-// The pagers of this process, for what happens to all of them: a fault (fault.h), a system call (system_calls.h), a fork
-// (fork.h).
+// The pagers of this process, for what happens to all of them: a fault (fault.h), a system call (system_calls.h), a
+// fork (fork.h).
 #ifndef LMS_REGISTRY_H
 #define LMS_REGISTRY_H
 
