@@ -14,6 +14,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import upstream_files
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.fetch import pip_command
@@ -22,7 +23,7 @@ from lmsbuild.wheel.wheel import file_sha256
 from presets import Builds
 
 TAG = "v2.13.0"
-CUDA_TAG = "v2.6.0"  # whose official wheel is a CUDA build
+CUDA_TAG = upstream_files.TAG  # whose official wheel is a CUDA build
 # The same examples in every run; `--hypothesis-profile random` looks for others. A slow machine is no failure.
 hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("repeatable", hypothesis.settings.get_profile("random"), derandomize=True)
@@ -109,7 +110,18 @@ def cuda_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 @pytest.fixture(scope="session")
 def cuda_python(cuda_wheel: Path, pytestconfig: pytest.Config) -> Path:
     """An interpreter that has the patched CUDA wheel and CUDA's libraries, 6 GB; no GPU is needed to import."""
-    return _kept_environment(pytestconfig, "lms-cuda-environments", CUDA_TAG, cuda_wheel, NEEDS)
+    needs = (*NEEDS, *upstream_files.NEEDS)
+    return _kept_environment(pytestconfig, "lms-cuda-environments", CUDA_TAG, cuda_wheel, needs)
+
+
+@pytest.fixture(scope="session")
+def libraries_python(built_wheel: Path, pytestconfig: pytest.Config) -> Path:
+    """An interpreter that has the patched wheel and the libraries of tests/programs, 1.5 GB."""
+    if sys.version_info < (3, 11):
+        pytest.skip("the libraries of tests/programs need Python 3.11")
+    lines = (Path(__file__).parent / "programs" / "requirements.txt").read_text().splitlines()
+    needs = tuple(line for line in lines if not line.startswith("#"))
+    return _kept_environment(pytestconfig, "lms-library-environments", TAG, built_wheel, needs)
 
 
 @pytest.fixture(scope="session")
