@@ -21,7 +21,7 @@ import pytest
 FILE = Path(os.environ["LMS_UPSTREAM_OUTCOMES"])
 FRACTION = float(os.environ["LMS_UPSTREAM_FRACTION"])
 SEED = os.environ["LMS_UPSTREAM_SEED"]
-LIMIT_SECONDS = 120
+LIMIT_SECONDS = 300
 _output = FILE.open("a")
 _stderr = os.dup(2)
 _worst = pytest.StashKey[list[str]]()
