@@ -45,6 +45,8 @@ def main() -> None:
         if len(passed := {count for pair in runs for count, _ in pair}) != 1:
             raise SystemExit(f"{file}: {sorted(passed)} tests passed; the test suite says which fail with LMS")
         stock, managed = (statistics.median(pair[side][1] for pair in runs) for side in (0, 1))
+        if not stock:
+            raise SystemExit(f"{file}: a fraction of {sample.fraction} is not one test; take a larger one")
         totals = [totals[0] + stock, totals[1] + managed]
         print(f"| {file} | {passed.pop()} | {stock:.1f} | {managed:.1f} | {managed / stock:.2f} |", flush=True)
     print(f"| all | | {totals[0]:.1f} | {totals[1]:.1f} | {totals[1] / totals[0]:.2f} |")
