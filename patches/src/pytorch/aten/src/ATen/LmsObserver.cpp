@@ -40,8 +40,12 @@ void begin_operation(const Operation& operation) {
   const size_t count = known_count.load(std::memory_order_acquire);
   Held begin;
   begin.device = static_cast<uint32_t>(count);
-  // A node of the backward pass makes operations, and may be as much as all of it: a script is one operation.
-  begin.scope = traits.is_operator ? !traits.allocates : !is_backward_node(operation);
+  // What calls operators for elements of lists needs as little at once as they do. A node of the backward pass makes
+  // operations, and may be as much as all of it: a script is one operation.
+  const bool by_element = traits.by_element && std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
+                            return begins_on_cpu(input, 0);
+                          });
+  begin.scope = !by_element && (traits.is_operator ? !traits.allocates : !is_backward_node(operation));
   pins.push_back(begin);
   if (begin.scope) {
     lms::Thread::current().begin_scope();
@@ -69,7 +73,7 @@ void begin_operation(const Operation& operation) {
       pins.push_back(held);
     }
   };
-  for (size_t index = 0; index < inputs.size() && !traits.ours; ++index) {
+  for (size_t index = 0; index < inputs.size() && !traits.ours && !by_element; ++index) {
     const size_t bit = std::min<size_t>(index, 63);
     if ((traits.viewed >> bit & 1) != 0) {
       continue;

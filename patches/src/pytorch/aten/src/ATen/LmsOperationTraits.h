@@ -24,6 +24,8 @@ struct OperationTraits {
   bool ours = false;  // an operator of LmsPinOperators.cpp: it pins for itself, and reports its failures
   bool is_operator = true;
   bool allocates = false;  // and does nothing else: what it returns is in the hands of the operation around it
+  // On CPU tensors it does no more than call an operator for each element of its lists: those pin for themselves.
+  bool by_element = false;
 };
 
 // Operators of namespace aten that write arguments which their schemas, in some release, do not mark as written:
@@ -64,6 +66,7 @@ inline OperationTraits read_schema(const c10::FunctionSchema& schema) {
   }
   traits.ours = name.compare(0, 5, "lms::") == 0;
   traits.allocates = name.compare(0, 6, "aten::") == 0 && only_allocates(name.substr(6));
+  traits.by_element = name.compare(0, 15, "aten::_foreach_") == 0;
   return traits;
 }
 

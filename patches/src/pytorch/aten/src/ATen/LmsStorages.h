@@ -142,5 +142,15 @@ void visit_storages(const Value& value, const Visit& visit, long /*otherwise*/) 
   }
 }
 
+// Whether the value is a list that begins with a CPU tensor; before 1.5 nobody asks.
+template <typename Value>
+auto begins_on_cpu(const Value& value, int /*preferred*/) -> decltype(value.toListRef().empty()) {
+  return value.isTensorList() && !value.toListRef().empty() && value.toListRef()[0].toTensor().device().is_cpu();
+}
+template <typename Value>
+bool begins_on_cpu(const Value& /*value*/, long /*otherwise*/) {
+  return false;
+}
+
 }  // namespace lms_torch
 #endif  // ATEN_LMS_STORAGES_H
