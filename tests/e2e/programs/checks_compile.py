@@ -1,9 +1,12 @@
-"""torch.compile: what inductor generates bypasses the dispatcher, so a compiled graph's inputs are pinned as it is called.
+"""torch.compile: what inductor generates bypasses the dispatcher, so each kernel of a compiled graph pins its tensors.
 
 Every function is compiled once, run with the stock allocator, and run again under LMS: the same code, the same bits.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
+from types import FunctionType
 
 import numpy
 import torch
@@ -63,6 +66,62 @@ def check_forward_and_backward() -> None:
             same(train(), expected)
         # What the forward graphs saved for the backward ones left between the two.
         assert stat("out.bytes") > moved + peak // 3 and stat("over_limit_bytes.peak") == 0, torch.lms.stats("cpu")
+
+
+def generated_kernels() -> list[Callable[..., None]]:
+    modules = torch._inductor.codecache.PyCodeCache.modules
+    return [each for module in modules for name, each in vars(module).items() if name.startswith("cpp_fused")]
+
+
+def check_one_graph_keeps_a_limit() -> None:
+    # The whole model is one graph, whose kernels need far less at once than all that it is given and saves.
+    model = nn.Sequential(*(Block() for _ in range(6)))
+    start = [parameter.detach().clone() for parameter in model.parameters()]
+    compiled = torch.compile(model, fullgraph=True)
+    batch = data(0.5, 99).view(512, 256) / 1000
+
+    def train() -> list[torch.Tensor]:
+        for parameter, value in zip(model.parameters(), start, strict=True):
+            parameter.data = value.clone()
+        optimizer = torch.optim.AdamW(model.parameters(), foreach=True)
+        losses = []
+        for _ in range(3):
+            loss = compiled(batch).pow(2).mean()
+            loss.backward()
+            optimizer.step()
+            optimizer.zero_grad()
+            losses.append(loss.detach())
+        return [*losses, *(parameter.detach() for parameter in model.parameters())]
+
+    expected = train()
+    enable(1 << 40)
+    torch.lms.reset_peak_stats("cpu")
+    same(train(), expected)
+    peak = stat("resident_bytes.peak")
+    for parts in (2, 4):
+        enable(peak // parts)
+        torch.lms.reset_peak_stats("cpu")
+        moved = stat("out.bytes")
+        with no_faults():
+            same(train(), expected)
+        assert stat("resident_bytes.peak") <= peak // parts + 4096 and stat("out.bytes") > moved + peak // 2
+    assert len(generated_kernels()) > 2 and all(isinstance(each, FunctionType) for each in generated_kernels())
+    torch.lms.disable("cpu")
+    assert not any(isinstance(each, FunctionType) for each in generated_kernels())
+    same(train(), expected)
+
+
+def check_a_graph_in_cpp_is_pinned_for_the_call() -> None:
+    @torch.compile(options={"cpp_wrapper": True})
+    def chain(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return torch.sin(torch.sin(a) @ b / 1000 + a) * 2
+
+    inputs = [data(1, i).view(512, 512) for i in range(2)]
+    expected = chain(*inputs)
+    enable(12 * MIB)
+    inputs = [away(tensor) for tensor in inputs]
+    with no_faults():
+        same(chain(*inputs), expected)
 
 
 def check_inputs_are_pinned_for_the_call() -> None:

@@ -84,12 +84,14 @@ def _no_longer_wait(device: Device) -> None:
 def _switched() -> None:
     """Wraps what has to be while LMS is enabled for some device, and nothing else. The caller holds the lock."""
     global _active
-    from . import _compilers, _handout, _memory_stats, _tensor_lists, _unobserved, _wrapping
+    from . import _compilers, _graphs, _handout, _memory_stats, _tensor_lists, _unobserved, _wrapping
 
     active = {device.kind.name for device in _library.devices() if _library.enabled(device) or _waits(device)}
     rows = _handout.ROWS + _memory_stats.ROWS + _tensor_lists.ROWS + _compilers.ROWS + _unobserved.rows()
     _wrapping.apply({row for row in rows if active.intersection(row.devices)})
     _active = bool(active)
+    if not _active:
+        _graphs.put_back()
 
 
 def enable(
@@ -248,16 +250,16 @@ class pin:
 def pinned_call(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     """Decorates the method that runs a compiled graph, whose kernels bypass the dispatcher.
 
-    The tensors among its inputs are pinned from start to end, what it allocates is protected until the end, and what
-    it returns may be paged out from then on.
+    Each kernel pins what it is given. Where they cannot be made to, the tensors among the graph's inputs are pinned from
+    start to end, what it allocates is protected until the end, and what it returns may be paged out from then on.
     """
 
     @functools.wraps(call)
     def call_pinned(self: Any, inputs: Any) -> Any:
         if not _active:
             return call(self, inputs)
-        from . import _handout
+        from . import _graphs
 
-        return _handout.call_graph(call, self, inputs)
+        return _graphs.call_graph(call, self, inputs)
 
     return call_pinned

@@ -10,7 +10,7 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
-from torch.jit import _builtins
+import torch
 
 from ._wrapping import Row
 
@@ -32,9 +32,10 @@ def compiled_as_stock(wrap: Callable[[_Function], _Function]) -> Callable[[_Func
             replacement._torchdynamo_inline = stock  # type: ignore[attr-defined]
             return replacement
         _pairs.append((stock, replacement))
-        name = _builtins._find_builtin(stock)  # makes the table, if there is none yet, of what is stock
-        if name is not None:
-            _builtins._register_builtin(replacement, name)
+        # Makes the table, if there is none yet, of what is stock. Before 1.5 it has no module of its own.
+        names = getattr(torch.jit, "_builtins", torch.jit)._get_builtin_table()
+        if id(stock) in names:
+            names[id(replacement)] = names[id(stock)]
         return replacement
 
     return wrap_once

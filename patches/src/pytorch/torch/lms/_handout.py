@@ -36,10 +36,10 @@ if not hasattr(_without_dispatch_modes, "__enter__"):
     _without_dispatch_modes = contextlib.nullcontext
 
 
-def pin(tensors: list[torch.Tensor], current_stream: bool) -> list[int]:
+def pin(tensors: list[torch.Tensor], current_stream: bool, write: bool = True) -> list[int]:
     """Pins the storages of all tensors; the result goes to :func:`unpin` once."""
     with _without_dispatch_modes():
-        return torch.ops.lms.pin(tensors, True, current_stream)
+        return torch.ops.lms.pin(tensors, write, current_stream)
 
 
 def unpin(tokens: list[int], current_stream: bool) -> None:
@@ -161,12 +161,19 @@ def _triton_binary(stock: _Method) -> _Method:
 
 
 def _kernel_of_graph(stock: _Method) -> _Method:
-    """The same for a kernel of a compiled graph: most graphs have pinned all that their kernels are given."""
+    """The same for a kernel of a compiled graph, unless the graph has pinned all that its kernels are given.
+
+    The first time it tries variants of the kernel, on copies that must stay meanwhile.
+    """
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if _graph.all_pinned:
+        if graph.all_pinned:
             return stock(self, *args, **kwargs)
-        return _launch(lambda: stock(self, *args, **kwargs), (args, tuple(kwargs.values())), kwargs.get("stream"))
+        return _launch(
+            lambda: pinned(lambda: stock(self, *args, **kwargs), (), True),
+            (args, tuple(kwargs.values())),
+            kwargs.get("stream"),
+        )
 
     return run
 
@@ -203,19 +210,7 @@ class _Graph(threading.local):
     all_pinned = False  # whether this thread runs a compiled graph whose constants are known
 
 
-_graph = _Graph()
-
-
-def call_graph(call: Callable[[Any, Any], Any], graph: Any, inputs: Any) -> Any:
-    """Runs a compiled graph, whose kernels bypass the dispatcher, through its method ``call(graph, inputs)``."""
-    constants = getattr(graph, "constants", None)
-    before = _graph.all_pinned
-    # What a graph froze into itself is pinned kernel by kernel.
-    _graph.all_pinned = constants is not None and not getattr(graph, "frozen_param_names", None)
-    try:
-        return pinned(lambda: call(graph, inputs), (inputs, tuple((constants or {}).values())), True)
-    finally:
-        _graph.all_pinned = before
+graph = _Graph()
 
 
 # ------------------------------------------------------------------------------------------------ collectives
