@@ -358,6 +358,22 @@ def check_scripts() -> None:
         assert stat("faults") == before, f"{stat('faults') - before} faults"
 
 
+def check_scripts_compiled_later() -> None:
+    def scripted() -> torch.Tensor:
+        def joined(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+            return torch.stack([torch.cat([x, y]), torch.cat([y, x])])
+
+        return torch.jit.script(joined)(data(1, 1), data(1, 2))
+
+    enable()
+    actual = scripted()
+    torch.lms.disable("cpu")
+    same(scripted(), actual)
+    enable()
+    same(scripted(), actual)
+    same(actual, torch.stack([torch.cat([data(1, 1), data(1, 2)]), torch.cat([data(1, 2), data(1, 1)])]))
+
+
 def check_off_is_stock() -> None:
     enable()
     managed = data(4)

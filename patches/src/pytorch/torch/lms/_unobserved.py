@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _library
+from ._compilers import compiled_as_stock
 from ._handout import pinned, tensors_among
 from ._wrapping import Row
 
@@ -39,6 +40,7 @@ def _pinned(call: Callable[[], Any], read: Any, written: Any) -> Any:
         _unpin(tokens)
 
 
+@compiled_as_stock
 def _reads(stock: _Method) -> _Method:
     """A function that reads its arguments."""
 
@@ -83,6 +85,7 @@ def _setitem(stock: _Method) -> _Method:
     return setitem
 
 
+@compiled_as_stock
 def _index_put(stock: _Method) -> _Method:
     def index_put(self: torch.Tensor, indices: Any, values: Any, *args: Any, **kwargs: Any) -> Any:
         _keep_for_backward((indices,), self, values)
