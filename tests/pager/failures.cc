@@ -6,6 +6,8 @@
 #include <sys/stat.h>
 #include <sys/wait.h>
 
+#include <algorithm>
+#include <array>
 #include <csignal>
 #include <thread>
 
@@ -370,6 +372,48 @@ CASE(soft_excess_is_reported_and_given_back) {
   lms_reset_peaks(pager);
   CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), 0);
   check_all(blocks);
+}
+
+thread_local const char* running = nullptr;
+const char* name_of_running() { return running; }
+
+std::string over_limit_operation(lms_pager* pager) {
+  std::array<char, 8> text{};
+  const size_t length = lms_over_limit_operation(pager, text.data(), text.size());
+  CHECK_EQ(std::string(text.data()).size(), std::min<size_t>(length, text.size() - 1));
+  return text.data();
+}
+
+CASE(operations_that_pass_the_limit_are_named) {
+  lms_pager* pager = create(options(4 * block_bytes, "lru", nullptr));
+  std::vector<char*> blocks = many(pager, 4);
+  std::vector<lms_pin_token> tokens;
+  for (char* block : blocks) {
+    tokens.push_back(pin(pager, block));
+  }
+  CHECK(over_limit_operation(pager) == "");
+  running = "first";
+  blocks.push_back(allocate(pager, block_bytes));
+  CHECK(over_limit_operation(pager) == "");  // nobody said how operations are called
+  lms_reset_peaks(pager);
+  lms_name_operations(&name_of_running);
+  blocks.push_back(allocate(pager, block_bytes));
+  CHECK(over_limit_operation(pager) == "first");
+  running = "the second";
+  blocks.push_back(allocate(pager, block_bytes));
+  CHECK(over_limit_operation(pager) == "the sec");
+  running = nullptr;
+  std::thread([&] { blocks.push_back(allocate(pager, block_bytes)); }).join();
+  CHECK(over_limit_operation(pager) == "");
+  lms_reset_peaks(pager);
+  CHECK(over_limit_operation(pager) == "");
+  running = "third";
+  lms_options strict = options(4 * block_bytes, "lru", nullptr, true);
+  CHECK_EQ(lms_configure(pager, &strict), LMS_OK);
+  void* refused = nullptr;
+  CHECK_EQ(lms_allocate(pager, block_bytes, &refused), LMS_OUT_OF_MEMORY);
+  CHECK(contains(lms_last_error(), "bytes requested in third, limit"));
+  lms_name_operations(nullptr);
 }
 
 CASE(strict_limits) {

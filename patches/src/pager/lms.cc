@@ -190,6 +190,16 @@ size_t lms_statistics(lms_pager* pager, uint64_t* values, size_t count) {
 
 void lms_reset_peaks(lms_pager* pager) { lms_unwrap(pager)->reset_peaks(); }
 
+size_t lms_over_limit_operation(lms_pager* pager, char* text, size_t size) {
+  const std::string name = lms_unwrap(pager)->over_limit_operation();
+  if (size > 0) {
+    text[name.copy(text, size - 1)] = 0;
+  }
+  return name.size();
+}
+
+void lms_name_operations(const char* (*name)(void)) { lms::report::set_name_operation(name); }
+
 lms_status lms_trace_start(lms_pager* pager, const char* path) {
   return lms_guarded([&] { return lms_unwrap(pager)->start_trace(path); });
 }

@@ -97,6 +97,13 @@ LMS_API const char* lms_statistic_name(size_t index);
 LMS_API size_t lms_statistics(lms_pager* pager, uint64_t* values, size_t count);
 LMS_API void lms_reset_peaks(lms_pager* pager);
 
+// The name of the operation that needed most over the limit since the peaks were reset: writes at most `size` bytes of
+// it, the closing 0 included, and returns its length; 0 when the limit was never passed, or it is not known. It is
+// known where `name` of lms_name_operations was set, for all pagers: it gives the name of what the calling thread runs,
+// or NULL, is called with a pager's lock held, and must not call the pager.
+LMS_API size_t lms_over_limit_operation(lms_pager* pager, char* text, size_t size);
+LMS_API void lms_name_operations(const char* (*name)(void));
+
 // Records every block event to the text file `path` until lms_trace_stop; one event per line, in program order:
 //   b <ns> <thread>               an operation begins on that thread (operations nest)
 //   e <ns> <thread>               the innermost operation of that thread ends

@@ -729,7 +729,10 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
     }
     if (!status.ok() || victim == nullptr) {
       ++counts_.over_limit_requests;
-      counts_.over_limit_bytes_peak = std::max(counts_.over_limit_bytes_peak, missing);
+      if (missing > counts_.over_limit_bytes_peak) {
+        counts_.over_limit_bytes_peak = missing;
+        over_limit_operation_ = report::running_operation();
+      }
       over_limit_.store(true, std::memory_order_relaxed);
       return {};
     }
@@ -1261,6 +1264,12 @@ void Pager::reset_peaks() {
   counts_.away_bytes_peak = away_bytes_;
   counts_.store_bytes_peak = copies_.bytes();
   counts_.over_limit_bytes_peak = 0;
+  over_limit_operation_.clear();
+}
+
+std::string Pager::over_limit_operation() {
+  const Lock lock(lock_);
+  return over_limit_operation_;
 }
 
 Status Pager::start_trace(const std::string& path) {

@@ -136,6 +136,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::vector<ResidentRange> resident_ranges();
   Statistics statistics();
   void reset_peaks();
+  // What ran when the limit was passed by most since then (report.h); empty where it never was, or nobody knows.
+  std::string over_limit_operation();
 
   Status start_trace(const std::string& path);
   Status stop_trace();
@@ -296,6 +298,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::vector<Event> drained_;
   std::vector<std::unique_ptr<Trace>> traces_;
   std::uint64_t freed_uncached_ = 0;  // blocks that were freed without going to the cache
+  std::string over_limit_operation_;  // what ran when counts_.over_limit_bytes_peak was counted
 };
 
 }  // namespace lms

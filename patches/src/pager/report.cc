@@ -1,5 +1,7 @@
 #include "report.h"
 
+#include <atomic>
+
 #include "thread.h"
 
 namespace lms {
@@ -38,6 +40,18 @@ std::vector<ResidentRange> resident_ranges(const BlockTable& blocks) {
   return ranges;
 }
 
+namespace {
+std::atomic<NameOperation> name_operation{nullptr};
+}  // namespace
+
+void set_name_operation(NameOperation name) { name_operation.store(name); }
+
+std::string running_operation() {
+  const NameOperation name = name_operation.load();
+  const char* found = name == nullptr ? nullptr : name();
+  return found == nullptr ? "" : found;
+}
+
 std::string out_of_memory(const BlockTable& blocks, std::uint64_t bytes, std::uint64_t limit, std::uint64_t resident,
                           std::uint64_t allocated) {
   std::uint64_t pinned = 0;
@@ -49,10 +63,12 @@ std::string out_of_memory(const BlockTable& blocks, std::uint64_t bytes, std::ui
       (word::pins(found) > 0 ? pinned : protected_or_unseen) += block.bytes;
     }
   }
-  return "out of memory under the limit: " + std::to_string(bytes) + " bytes requested, limit " +
-         std::to_string(limit) + ", resident " + std::to_string(resident) + " (pinned by operations or views " +
-         std::to_string(pinned) + ", protected by a running operation or not yet seen as a tensor " +
-         std::to_string(protected_or_unseen) + "), away " + std::to_string(allocated - resident) +
+  const std::string operation = running_operation();
+  return "out of memory under the limit: " + std::to_string(bytes) + " bytes requested" +
+         (operation.empty() ? "" : " in " + operation) + ", limit " + std::to_string(limit) + ", resident " +
+         std::to_string(resident) + " (pinned by operations or views " + std::to_string(pinned) +
+         ", protected by a running operation or not yet seen as a tensor " + std::to_string(protected_or_unseen) +
+         "), away " + std::to_string(allocated - resident) +
          " bytes; raise the limit, or make the largest operation smaller";
 }
 

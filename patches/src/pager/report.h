@@ -25,6 +25,12 @@ void count_states(const BlockTable& blocks, Statistics* result);
 
 std::vector<ResidentRange> resident_ranges(const BlockTable& blocks);
 
+// What the calling thread runs, by the function that was set last, for all pagers; empty where none knows. Needs no
+// lock.
+using NameOperation = const char* (*)();
+void set_name_operation(NameOperation name);
+std::string running_operation();
+
 // The sentence for a request of `bytes` that would pass the limit; `resident` and `allocated` are bytes of live blocks.
 std::string out_of_memory(const BlockTable& blocks, std::uint64_t bytes, std::uint64_t limit, std::uint64_t resident,
                           std::uint64_t allocated);

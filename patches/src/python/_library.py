@@ -66,6 +66,7 @@ _OF_ALL: dict[str, tuple[Any, list[Any]]] = {
     "lms_statistic_name": (ctypes.c_char_p, [ctypes.c_size_t]),
     "lms_statistics": (ctypes.c_size_t, [_HANDLE, ctypes.POINTER(ctypes.c_uint64), ctypes.c_size_t]),
     "lms_reset_peaks": (None, [_HANDLE]),
+    "lms_over_limit_operation": (ctypes.c_size_t, [_HANDLE, ctypes.c_char_p, ctypes.c_size_t]),
     "lms_trace_start": (ctypes.c_int, [_HANDLE, ctypes.c_char_p]),
     "lms_trace_stop": (ctypes.c_int, [_HANDLE]),
     "lms_last_error": (ctypes.c_char_p, []),
@@ -171,6 +172,15 @@ def reset_peaks(device: Device) -> None:
     handle = pager(device)
     if handle is not None:
         load().lms_reset_peaks(handle)
+
+
+def over_limit_operation(device: Device) -> str:
+    """The operation that needed most over the limit; empty when there is none, or it is not known."""
+    library, handle = load(), pager(device)
+    text = ctypes.create_string_buffer(256)
+    if handle is not None:
+        library.lms_over_limit_operation(handle, text, len(text))
+    return text.value.decode(errors="replace")
 
 
 def is_loaded() -> bool:

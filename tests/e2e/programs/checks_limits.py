@@ -138,6 +138,27 @@ def check_strict_operation_whose_inputs_do_not_fit() -> None:
     same(torch.cat(tensors), expected)
 
 
+def check_what_passes_the_limit_is_named() -> None:
+    assert torch.lms.over_limit_operation("cpu") == ""
+    enable(64 * MIB)
+    first, second = (data(1, seed).view(512, 512) for seed in (1, 2))
+    cell, sequence = torch.nn.LSTM(64, 256, batch_first=True), torch.zeros(64, 32, 64)
+    assert torch.lms.over_limit_operation("cpu") == ""
+    torch.lms.set_limit("cpu", 2 * MIB)
+    torch.tanh(first)
+    assert torch.lms.over_limit_operation("cpu") == ""
+    first @ second
+    assert torch.lms.over_limit_operation("cpu") == "aten::mm" and stat("over_limit_bytes.peak") == MIB
+    with torch.no_grad():
+        cell(sequence)  # whose workspace nobody sees
+    assert torch.lms.over_limit_operation("cpu") == "aten::mkldnn_rnn_layer"
+    torch.lms.reset_peak_stats("cpu")
+    assert torch.lms.over_limit_operation("cpu") == ""
+    enable(2 * MIB, strict=True)
+    with raises(torch.OutOfMemoryError, "requested in aten::mm, limit"):
+        first @ second
+
+
 def check_limit_is_kept() -> None:
     enable(8 * MIB)
     tensors = [data(1, i) for i in range(40)]

@@ -40,6 +40,7 @@ void begin_operation(const Operation& operation) {
   const size_t count = known_count.load(std::memory_order_acquire);
   Held begin;
   begin.device = static_cast<uint32_t>(count);
+  begin.pin.generation = traits.ours ? 0 : reinterpret_cast<uintptr_t>(&operation);
   // What calls operators for elements of lists needs as little at once as they do. A node of the backward pass makes
   // operations, and may be as much as all of it: a script is one operation.
   const bool by_element = traits.by_element && std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
@@ -141,6 +142,15 @@ void end_operation(const Operation& operation) {
   }
 }
 
+// The innermost operation that runs on this thread, for those who ask what passed a limit.
+const char* running_operation() {
+  const std::vector<Held>& pins = operation_pins();
+  const auto found = std::find_if(pins.rbegin(), pins.rend(), [](const Held& held) {
+    return held.pin.block == nullptr && held.pin.generation != 0;
+  });
+  return found == pins.rend() ? nullptr : operation_name(*reinterpret_cast<const Operation*>(found->pin.generation));
+}
+
 ObserverHandle observer = 0;
 bool observer_in_place = false;
 std::mutex& observer_lock() {
@@ -158,6 +168,7 @@ lms_status start_observing() {
       return lms_fail(LMS_UNSUPPORTED, obstacle);
     }
     observer = put_observer_in_place<begin_operation, end_operation>();
+    lms_name_operations(running_operation);
     observer_in_place = true;
   }
   observing.fetch_add(1);

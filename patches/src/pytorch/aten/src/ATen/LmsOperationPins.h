@@ -18,8 +18,9 @@ struct Held {
 };
 
 // Those of all operations of the calling thread, innermost last. An empty pin begins each operation's; its `device` is
-// the number of devices that were known then, 0 for what is not observed, and `scope` says that what it allocates is
-// protected until it ends. To reach a thread's own costs something: keep the reference.
+// the number of devices that were known then, 0 for what is not observed, its pin's generation the address of the
+// operation, and `scope` says that what it allocates is protected until it ends. To reach a thread's own costs
+// something: keep the reference.
 inline std::vector<Held>& operation_pins() {
   thread_local std::vector<Held> pins;
   return pins;
