@@ -374,6 +374,44 @@ def check_scripts_compiled_later() -> None:
     same(actual, torch.stack([torch.cat([data(1, 1), data(1, 2)]), torch.cat([data(1, 2), data(1, 1)])]))
 
 
+def check_numbers_above_a_signed_word() -> None:
+    if not hasattr(torch, "uint64"):  # before 2.3
+        return
+    most = 2**64 - 1
+
+    def use() -> list[Any]:
+        wide = torch.full((MIB,), most, dtype=torch.uint64)
+        floats = data(4).fill_(2.0**63).clamp(0, most)
+        return [wide, wide == most, wide[3].item(), torch.full_like(wide, 7).fill_(2**63), floats, repr(wide)]
+
+    expected = use()
+    enable()
+    same(use(), expected)
+    torch.lms.disable("cpu")
+    same(use(), expected)
+
+
+def check_call_that_no_observer_can_be_shown() -> None:
+    from torch.lms._unsigned import _any_number
+
+    pinned = []
+
+    def refused(tensor: torch.Tensor, times: int) -> torch.Tensor:
+        pinned.append(stat("pinned_bytes.current"))
+        if len(pinned) <= times:
+            raise RuntimeError("value cannot be converted to type int64_t without overflow")
+        return tensor + 1
+
+    enable()
+    same(_any_number(refused)(away(data(4)), 1), data(4) + 1)
+    assert pinned[0] == 0 and pinned[1] == 4 * MIB == stat("pinned_bytes.current") + 4 * MIB, pinned
+    del pinned[:]
+    with raises(RuntimeError, "int64_t"):
+        _any_number(refused)(data(4), 2)
+    with no_faults():
+        same(away(data(4)) + 1, data(4) + 1)  # is observed again
+
+
 def check_off_is_stock() -> None:
     enable()
     managed = data(4)

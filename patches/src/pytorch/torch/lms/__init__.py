@@ -85,10 +85,11 @@ def _no_longer_wait(device: Device) -> None:
 def _switched() -> None:
     """Wraps what has to be while LMS is enabled for some device, and nothing else. The caller holds the lock."""
     global _active
-    from . import _compilers, _graphs, _handout, _memory_stats, _tensor_lists, _unobserved, _wrapping
+    from . import _compilers, _graphs, _handout, _memory_stats, _tensor_lists, _unobserved, _unsigned, _wrapping
 
     active = {device.kind.name for device in _library.devices() if _library.enabled(device) or _waits(device)}
     rows = _handout.ROWS + _memory_stats.ROWS + _tensor_lists.ROWS + _compilers.ROWS + _unobserved.rows()
+    rows += _unsigned.rows() if active else ()
     _wrapping.apply({row for row in rows if active.intersection(row.devices)})
     _active = bool(active)
     if not _active:
