@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import torch
-from common import MIB
-from support import data, enable, no_faults, page_out, same, same_as_stock, stat
+from common import MIB, raises
+from support import away, data, enable, no_faults, page_out, same, same_as_stock, stat
 from torch.func import functional_call, grad, jacrev, jvp, vmap
 
 
@@ -396,3 +396,24 @@ def check_many_small_limits() -> None:
         enable(limit)
         same(use(), expected)
     assert stat("out.bytes") > 8 * MIB
+
+
+def check_call_that_no_observer_can_be_shown() -> None:
+    from torch.lms._unsigned import _any_number
+
+    pinned = []
+
+    def refused(tensor: torch.Tensor, times: int) -> torch.Tensor:
+        pinned.append(stat("pinned_bytes.current"))
+        if len(pinned) <= times:
+            raise RuntimeError("value cannot be converted to type int64_t without overflow")
+        return tensor + 1
+
+    enable()
+    same(_any_number(refused)(away(data(4)), 1), data(4) + 1)
+    assert pinned[0] == 0 and pinned[1] == 4 * MIB == stat("pinned_bytes.current") + 4 * MIB, pinned
+    del pinned[:]
+    with raises(RuntimeError, "int64_t"):
+        _any_number(refused)(data(4), 2)
+    with no_faults():
+        same(away(data(4)) + 1, data(4) + 1)  # is observed again
