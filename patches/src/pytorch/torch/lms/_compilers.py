@@ -43,19 +43,20 @@ def compiled_as_stock(wrap: Callable[[_Function], _Function]) -> Callable[[_Func
 
 def _rules(stock: _Function) -> _Function:
     """The table of ``torch.compile``, with both of each pair: it is made at any time."""
-    known = 0
+    known: tuple[Any, int] = (None, 0)  # the table, and how many pairs it has
 
     def rules() -> dict[Any, Any]:
         nonlocal known
         table = stock()
-        if known < len(_pairs):
-            known = len(_pairs)
+        if known[0] is not table or known[1] < len(_pairs):
+            known = (table, len(_pairs))
             for pair in _pairs:
                 rule = table.get(pair[0], table.get(pair[1]))
                 if rule is not None:
                     table.update(dict.fromkeys(pair, rule))
         return table
 
+    rules.cache_clear = stock.cache_clear  # type: ignore[attr-defined]  torch.distributed clears it
     return rules
 
 
