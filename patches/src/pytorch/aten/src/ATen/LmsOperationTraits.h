@@ -94,6 +94,16 @@ inline const OperationTraits& traits_without_schema(const char* name) {
     traits.viewed = 1;
     return traits;
   }();
+  // How a compiled graph is called where gradients are wanted: its kernels pin for themselves, or torch.lms for all.
+  static const OperationTraits graph = [] {
+    OperationTraits traits;
+    traits.viewed = ~uint64_t{0};
+    traits.allocates = true;
+    return traits;
+  }();
+  if (std::strcmp(name, "CompiledFunction") == 0) {
+    return graph;
+  }
   return std::strcmp(name, "detach") == 0 ? view : any;
 }
 
