@@ -98,7 +98,7 @@ def check_one_graph_keeps_a_limit() -> None:
     torch.lms.reset_peak_stats("cpu")
     same(train(), expected)
     peak = stat("resident_bytes.peak")
-    for parts in (2, 4):
+    for parts in (2,):
         enable(peak // parts)
         torch.lms.reset_peak_stats("cpu")
         moved = stat("out.bytes")
