@@ -182,7 +182,8 @@ def check_limits_and_errors() -> None:
     torch.lms.set_limit("cpu", 64 * MIB)
     same(tensor, data(4))
     for error, name, options in (
-        (TypeError, "limit", {"limit": 1.5}),
+        (ValueError, "limit", {"limit": 1.5}),
+        (ValueError, "limit", {"limit": 1}),
         (ValueError, "limit", {"limit": -1}),
         (ValueError, "min_size", {"limit": 0, "min_size": 0}),
         (ValueError, "store", {"limit": 0, "store": "/nowhere/at/all"}),

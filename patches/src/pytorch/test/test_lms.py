@@ -173,7 +173,7 @@ class TestLargeModelSupport(TestCase):
     @parametrize(
         "error,name,arguments",
         [
-            (TypeError, "limit", {"limit": 1.5}),
+            (ValueError, "limit", {"limit": 1.5}),
             (TypeError, "limit", {"limit": True}),
             (ValueError, "limit", {"limit": -1}),
             (ValueError, "min_size", {"min_size": 0}),
