@@ -98,13 +98,13 @@ def check_one_graph_keeps_a_limit() -> None:
     torch.lms.reset_peak_stats("cpu")
     same(train(), expected)
     peak = stat("resident_bytes.peak")
-    for parts in (2,):
+    for parts in (2, 4):
         enable(peak // parts)
         torch.lms.reset_peak_stats("cpu")
         moved = stat("out.bytes")
         with no_faults():
             same(train(), expected)
-        assert stat("resident_bytes.peak") <= peak // parts + 4096 and stat("out.bytes") > moved, parts
+        assert stat("resident_bytes.peak") <= peak // parts + 4096 and stat("out.bytes") > moved + peak // 4, parts
     assert len(generated_kernels()) > 2 and all(isinstance(each, FunctionType) for each in generated_kernels())
     torch.lms.disable("cpu")
     assert not any(isinstance(each, FunctionType) for each in generated_kernels())

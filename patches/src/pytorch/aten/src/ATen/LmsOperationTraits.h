@@ -86,9 +86,14 @@ inline OperationTraits read_name(const std::string& name) {
   return traits;
 }
 
-// Of what is shown without a schema. detach shows itself twice, once as an operator.
+// Of what is shown without a schema: an autograd Function; or a part of the program that has a name, such as all that a
+// compiled graph does, and no inputs. detach shows itself twice, once as an operator.
 inline const OperationTraits& traits_without_schema(const char* name) {
-  static const OperationTraits any;
+  static const OperationTraits any = [] {
+    OperationTraits traits;
+    traits.is_operator = false;
+    return traits;
+  }();
   static const OperationTraits view = [] {
     OperationTraits traits;
     traits.viewed = 1;
