@@ -205,7 +205,9 @@ CASE(read_that_fails) {
   int destroyed = 0;
   for (int file = 3; file < check::descriptors; ++file) {
     struct stat status = {};
-    if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0) {
+    const int seals = fcntl(file, F_GET_SEALS);
+    const bool published = seals > 0 && (seals & F_SEAL_SHRINK) != 0;  // the pager's statistics
+    if (fstat(file, &status) == 0 && S_ISREG(status.st_mode) && status.st_nlink == 0 && !published) {
       CHECK_EQ(ftruncate(file, 0), 0);
       ++destroyed;
     }

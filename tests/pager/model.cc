@@ -612,7 +612,8 @@ CASE(random_sizes_take_little_more_than_is_in_use) {
   std::uint64_t bytes = 0;
   const std::uint64_t before = in_ram();
   std::uint64_t most_in_ram = 0;
-  for (std::uint64_t step = 0; step < check::steps(6000); ++step) {
+  const std::uint64_t steps = check::steps(6000);
+  for (std::uint64_t step = 0; step < steps; ++step) {
     const std::uint64_t size = 4 * check::kib + 8 * random.below(random.chance(50) ? 512 * 128 : 8 * 1024 * 128);
     while (!live.empty() && bytes + size > 64 * check::mib) {
       std::swap(live[random.below(live.size())], live.back());
@@ -637,5 +638,6 @@ CASE(random_sizes_take_little_more_than_is_in_use) {
   std::printf("cached %llu, mapped %llu\n",
               static_cast<unsigned long long>(check::statistic(pager, "allocations.cached")),
               static_cast<unsigned long long>(check::statistic(pager, "allocations.mapped")));
-  CHECK(check::statistic(pager, "allocations.cached") > check::statistic(pager, "allocations.mapped"));
+  // The first ones are all new.
+  CHECK(steps < 1000 || check::statistic(pager, "allocations.cached") > check::statistic(pager, "allocations.mapped"));
 }

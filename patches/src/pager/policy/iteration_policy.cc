@@ -91,6 +91,7 @@ void IterationPolicy::remember(const Event& event) {
   Position& head = gram_head(gram_);
   record(now_) = Record{event, gram_, head, allocated, freed};
   head = now_;
+  track(event.block);  // those that only died since memory ran short for the first time have one, too
   credit_ = std::min(credit_ + iteration_credit, iteration_credit_most);
 }
 
