@@ -195,9 +195,9 @@ class TestLargeModelSupport(TestCase):
 
     def test_names_of_the_older_implementations(self):
         limit, size = torch.cuda.get_limit_lms(), torch.cuda.get_size_lms()
-        torch.cuda.set_limit_lms(limit + 1)
+        torch.cuda.set_limit_lms(limit + MIB)
         torch.cuda.set_size_lms(size + 1)
-        self.assertEqual((torch.cuda.get_limit_lms(), torch.cuda.get_size_lms()), (limit + 1, size + 1))
+        self.assertEqual((torch.cuda.get_limit_lms(), torch.cuda.get_size_lms()), (limit + MIB, size + 1))
         torch.cuda.set_limit_lms(limit)
         torch.cuda.set_size_lms(size)
         self.assertFalse(torch.cuda.get_enabled_lms())
