@@ -640,3 +640,18 @@ CASE(random_sizes_take_little_more_than_is_in_use) {
   // The first ones are all new.
   CHECK(steps < 1000 || check::statistic(pager, "allocations.cached") > check::statistic(pager, "allocations.mapped"));
 }
+
+CASE(what_is_cached_does_not_depend_on_who_reads_peaks) {
+  // A program that starts the peaks anew at every step keeps what the next step is going to need.
+  lms_pager* pager = check::create(check::options(4096 * check::mib));
+  std::vector<char*> blocks;
+  for (int i = 0; i < 100; ++i) {
+    blocks.push_back(check::allocate(pager, check::mib));
+  }
+  for (char* block : blocks) {
+    lms_free(pager, block);
+  }
+  lms_reset_peaks(pager);
+  check::allocate(pager, 3 * check::mib);
+  CHECK_EQ(check::statistic(pager, "cached_bytes.current"), 100 * check::mib);
+}

@@ -659,8 +659,8 @@ void Pager::trim_excess(std::uint64_t bytes) {
   if (asynchronous_) {
     return;  // the framework's own cache keeps a device's memory as well
   }
-  const std::uint64_t used = allocated_bytes_peak_.load(std::memory_order_relaxed);
-  const std::uint64_t most = used + std::max(used / pager_cache_part, pager_cache_least);
+  most_used_ = std::max(most_used_, allocated_bytes_peak_.load(std::memory_order_relaxed));
+  const std::uint64_t most = most_used_ + std::max(most_used_ / pager_cache_part, pager_cache_least);
   if (device_bytes_ + bytes > most) {
     trim_cache(device_bytes_ + bytes - most);
   }
@@ -1258,6 +1258,7 @@ std::vector<ResidentRange> Pager::resident_ranges() {
 
 void Pager::reset_peaks() {
   const Lock lock(lock_);
+  most_used_ = std::max(most_used_, allocated_bytes_peak_.load(std::memory_order_relaxed));
   allocated_bytes_peak_.store(allocated_bytes_.load());
   resident_bytes_peak_.store(resident_bytes_.load());
   counts_.device_bytes_peak = device_bytes_;
