@@ -43,8 +43,9 @@ def upstream_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_file(file: str, cuda_python: Path, upstream_tests: Path, tmp_path: Path) -> None:
     sample = Sample(file, FILES[file] if FRACTION is None else float(FRACTION), SEED)
 
-    def run(limit: int | None) -> dict[str, upstream_files.Outcome]:
-        return upstream_files.run(cuda_python, upstream_tests, sample, limit, tmp_path / f"outcomes-{limit}")
+    def run(limit: int | None, attempt: int = 1) -> dict[str, upstream_files.Outcome]:
+        outcomes = tmp_path / f"outcomes-{limit}-{attempt}"
+        return upstream_files.run(cuda_python, upstream_tests, sample, limit, outcomes)
 
     with ThreadPoolExecutor() as pool:
         stock, managed = pool.map(run, (None, upstream_files.LIMIT))
@@ -52,6 +53,11 @@ def test_file(file: str, cuda_python: Path, upstream_tests: Path, tmp_path: Path
     passed = [name for name, outcome in stock.items() if outcome.status == "passed"]
     assert passed, f"of {len(stock)} tests none passes without LMS"
     broken = [name for name in passed if managed[name].status != "passed" and name not in ALLOWED]
+    if (
+        broken
+    ):  # gloo's processes do not always meet on a busy machine, without LMS neither; what LMS breaks fails again
+        managed = run(upstream_files.LIMIT, attempt=2)
+        broken = [name for name in broken if managed[name].status != "passed"]
     texts = [f"{name}: {managed[name].status}\n{managed[name].text}" for name in broken]
     assert not broken, (
         f"{len(broken)} of {len(passed)} tests that pass without LMS do not pass with it:\n" + "\n\n".join(texts)
