@@ -297,8 +297,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::unique_ptr<Policy> policy_;
   std::vector<Event> drained_;
   std::vector<std::unique_ptr<Trace>> traces_;
-  std::uint64_t most_used_ =
-      0;  // bytes that were allocated at once, up to now; does not start anew with the statistics
+  // Bytes that were allocated at once, at most: unlike the statistics' peak it does not start anew.
+  std::uint64_t most_used_ = 0;
   std::uint64_t freed_uncached_ = 0;  // blocks that were freed without going to the cache
   std::string over_limit_operation_;  // what ran when counts_.over_limit_bytes_peak was counted
 };
