@@ -649,6 +649,8 @@ CASE(two_pagers) {
   char* one = filled(first, block_bytes, 1);
   char* two = filled(second, block_bytes, 2);
   CHECK(!lms_owns(first, two) && !lms_owns(second, one));
+  CHECK(lms_owner(one) == first && lms_owner(two + block_bytes - 1) == second);
+  CHECK(lms_owner(&first) == nullptr && lms_owner(nullptr) == nullptr);
   reclaim(first);
   reclaim(second);
   CHECK(holds(one, block_bytes, 1));

@@ -17,7 +17,14 @@ INSIDE = Path(__file__).parent / "inside"
 MOST_DEATHS = 20  # of processes, for one file
 FINISHED = (0, 1, 5)  # what pytest ends with: all passed; some failed; there was none to run
 # What pip installs beside the wheel for them.
-NEEDS = ("hypothesis==6.170.15", "psutil==7.2.2", "pytest==9.2.0", "pyyaml==6.0.3", "scipy==1.17.1")
+NEEDS = (
+    "expecttest==0.3.0",
+    "hypothesis==6.170.15",
+    "psutil==7.2.2",
+    "pytest==9.2.0",
+    "pyyaml==6.0.3",
+    "scipy==1.17.1",
+)
 # The files, and which part of the tests of each is the sample: all together a few minutes.
 FILES = {
     "test_torch.py": 0.1,

@@ -141,6 +141,8 @@ void lms_free(lms_pager* pager, void* address) {
 
 int lms_owns(lms_pager* pager, const void* address) { return lms_unwrap(pager)->owns(address) ? 1 : 0; }
 
+lms_pager* lms_owner(const void* address) { return reinterpret_cast<lms_pager*>(lms::Pager::owner(address)); }
+
 lms_status lms_pin(lms_pager* pager, const void* address, int write, lms_pin_token* token) {
   return lms_guarded([&] {
     lms::Pin pin;

@@ -65,6 +65,9 @@ LMS_API void lms_free(lms_pager* pager, void* address);
 // Nonzero when `address` lies in a live block of this pager (any interior address counts). Takes no lock.
 LMS_API int lms_owns(lms_pager* pager, const void* address);
 
+// The pager in whose live block `address` lies, or null when it is in nobody's. Takes no lock.
+LMS_API lms_pager* lms_owner(const void* address);
+
 // Brings the block that contains `address` in if it is away and keeps it resident until lms_unpin. `write` nonzero:
 // the holder may write, so a clean host copy is dropped. The block also counts as seen (pageable) from now on. An
 // address that is not the pager's gives an empty token and LMS_OK. The caller must keep the block alive during the

@@ -493,6 +493,16 @@ bool Pager::owns(const void* address) const {
   return block != nullptr && block->state() != State::unused;
 }
 
+Pager* Pager::owner(const void* address) {
+  for (std::size_t index = 0; Registered* registered = registry::at(index); ++index) {
+    auto* pager = static_cast<Pager*>(registered);  // only pagers register
+    if (pager->owns(address)) {
+      return pager;
+    }
+  }
+  return nullptr;
+}
+
 // ------------------------------------------------------------------------------------------------ pins, scopes
 
 Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {

@@ -76,6 +76,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status allocate(std::uint64_t bytes, void** out, StreamId user = host_stream);
   void free(void* address);
   bool owns(const void* address) const;
+  static Pager* owner(const void* address);  // null when it is no pager's
 
   // The whole range of the live block that contains the address; false when there is none.
   bool range(const void* address, void** begin, std::uint64_t* bytes) const;

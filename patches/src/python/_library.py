@@ -56,7 +56,7 @@ _OF_ALL: dict[str, tuple[Any, list[Any]]] = {
     "lms_shutdown": (None, [_HANDLE]),
     "lms_set_limit": (ctypes.c_int, [_HANDLE, ctypes.c_uint64]),
     "lms_limit": (ctypes.c_uint64, [_HANDLE]),
-    "lms_owns": (ctypes.c_int, [_HANDLE, ctypes.c_void_p]),
+    "lms_owner": (_HANDLE, [ctypes.c_void_p]),
     "lms_pin": (ctypes.c_int, [_HANDLE, ctypes.c_void_p, ctypes.c_int, ctypes.POINTER(PinToken)]),
     "lms_unpin": (None, [_HANDLE, PinToken]),
     "lms_scope_begin": (None, [_HANDLE]),
@@ -209,10 +209,10 @@ def pagers() -> list[int]:
     return [handle for handle in map(pager, devices()) if handle is not None]
 
 
-def owner(address: int, among: list[int] | None = None) -> int | None:
-    """The pager, of ``among`` or of all, whose block contains ``address``, or None."""
-    handles = pagers() if among is None else among
-    return next((handle for handle in handles if load().lms_owns(handle, address)), None)
+def owner(address: int) -> int | None:
+    """The pager whose block contains ``address``, or None."""
+    handle: int | None = load().lms_owner(address)
+    return handle
 
 
 def pin(pager: int, address: int, write: bool) -> PinToken | None:

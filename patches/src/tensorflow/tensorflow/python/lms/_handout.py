@@ -216,9 +216,8 @@ class Pins:
 
     def __init__(self, tensors: Any) -> None:
         self._pins: list[tuple[int, _library.PinToken]] = []
-        self._pagers = _library.pagers()
         try:
-            for value in tensors if self._pagers else ():
+            for value in tensors if _library.pagers() else ():
                 for tensor in _eager_tensors(value):
                     self._add(tensor)
         except BaseException:
@@ -230,7 +229,7 @@ class Pins:
         if name not in _devices.KINDS:
             return
         address = _address_on_host(tensor) if name == "cpu" else address_on_device(tensor)
-        pager = _library.owner(address, self._pagers)  # which the number of a logical GPU would not tell
+        pager = _library.owner(address)  # which the number of a logical GPU would not tell
         token = None if pager is None else _library.pin(pager, address, True)
         if pager is not None and token is not None:
             self._pins.append((pager, token))
