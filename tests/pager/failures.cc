@@ -167,6 +167,35 @@ CASE(fault_while_the_store_is_full) {
   check_all(blocks);
 }
 
+CASE(use_while_the_store_is_full) {
+  // What is away can be used, so that a program can save it; new memory is refused.
+  lms_pager* pager = create(options(2 * block_bytes, "lru", check::directory().c_str()));
+  limit_files(block_bytes);
+  const std::vector<char*> blocks = many(pager, 3);
+  CHECK_EQ(statistic(pager, "away_bytes.current"), block_bytes);
+  limit_files(0);
+  void* refused = nullptr;
+  CHECK_EQ(lms_allocate(pager, block_bytes, &refused), LMS_STORE_FAILED);
+  touch(pager, blocks[0]);
+  CHECK_EQ(statistic(pager, "faults"), 0);
+  CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), block_bytes);
+  check_all(blocks);
+  CHECK_EQ(lms_allocate(pager, block_bytes, &refused), LMS_STORE_FAILED);
+}
+
+CASE(use_while_the_store_is_full_and_the_limit_strict) {
+  lms_options given = options(2 * block_bytes, "lru", check::directory().c_str());
+  given.strict = 1;
+  lms_pager* pager = create(given);
+  limit_files(block_bytes);
+  const std::vector<char*> blocks = many(pager, 3);
+  limit_files(0);
+  lms_pin_token token = {};
+  CHECK_EQ(lms_pin(pager, blocks[0], 0, &token), LMS_STORE_FAILED);
+  limit_files(RLIM_INFINITY);
+  check_all(blocks);
+}
+
 CASE(write_that_fails_half_way) {
   // The store has room, but the copy into it fails: nothing is lost, the block stays writable, the room is given back.
   lms_pager* pager = create(options(64 * mib, "lru", check::directory().c_str()));

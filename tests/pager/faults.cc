@@ -626,6 +626,48 @@ CASE(handler_of_a_child_by_vfork_is_its_own) {
   CHECK(holds(block, block_bytes, 1));
 }
 
+CASE(blocked_by_the_program) {
+  lms_pager* pager = create(options(mib));
+  char* block = filled(pager, block_bytes, 1);
+  sigset_t all;
+  sigfillset(&all);
+  using Set = int (*)(int, const sigset_t*, sigset_t*);
+  const Set of_the_thread = [](int how, const sigset_t* set, sigset_t* before) {
+    return pthread_sigmask(how, set, before);
+  };
+  const Set of_the_process = [](int how, const sigset_t* set, sigset_t* before) {
+    return sigprocmask(how, set, before);
+  };
+  for (const Set set : {of_the_thread, of_the_process}) {
+    for (const int how : {SIG_BLOCK, SIG_SETMASK}) {
+      std::thread([&] {
+        CHECK_EQ(set(how, &all, nullptr), 0);
+        sigset_t found;
+        CHECK_EQ(set(SIG_BLOCK, nullptr, &found), 0);
+        CHECK(sigismember(&found, SIGTERM) == 1 && sigismember(&found, SIGSEGV) == 0);
+        reclaim(pager);
+        CHECK(holds(block, block_bytes, 1));
+        CHECK_EQ(set(SIG_UNBLOCK, &all, nullptr), 0);
+        CHECK_EQ(set(SIG_BLOCK, nullptr, &found), 0);
+        CHECK_EQ(sigismember(&found, SIGTERM), 0);
+      }).join();
+    }
+  }
+}
+
+CASE(blocked_in_a_handler_of_another_signal) {
+  static char* block = nullptr;
+  lms_pager* pager = create(options(mib));
+  block = filled(pager, block_bytes, 1);
+  reclaim(pager);
+  struct sigaction theirs = {};
+  theirs.sa_handler = [](int) { CHECK(holds(block, block_bytes, 1)); };
+  sigfillset(&theirs.sa_mask);
+  CHECK_EQ(sigaction(SIGUSR1, &theirs, nullptr), 0);
+  raise(SIGUSR1);
+  CHECK_EQ(statistic(pager, "faults"), 1);
+}
+
 CASE(on_an_alternate_stack) {
   std::thread([] {
     std::vector<char> memory(256 * kib);

@@ -20,6 +20,8 @@ namespace {
 std::atomic<void*> fault_sigaction{nullptr};
 std::atomic<void*> fault_signal{nullptr};
 std::atomic<void*> fault_sysv_signal{nullptr};
+std::atomic<void*> fault_pthread_sigmask{nullptr};
+std::atomic<void*> fault_sigprocmask{nullptr};
 
 std::atomic<pid_t> fault_process{0};  // whose handlers the following describes; not that of a child by vfork
 
@@ -29,6 +31,13 @@ struct sigaction fault_over_us = {};  // one that replaced ours unseen, and over
 bool fault_has_over_us = false;
 
 std::atomic<bool> fault_guard_held{false};
+
+using FaultSetMask = int (*)(int, const sigset_t*, sigset_t*);
+
+int fault_stock_sigmask(int how, const sigset_t* set, sigset_t* before) {
+  const auto stock = reinterpret_cast<FaultSetMask>(fault_pthread_sigmask.load(std::memory_order_acquire));
+  return (stock != nullptr ? stock : &pthread_sigmask)(how, set, before);
+}
 
 // A lock for signal handlers: who holds it gets no signal.
 class FaultGuard {
@@ -41,13 +50,13 @@ class FaultGuard {
   static void lock(sigset_t* mask) {
     sigset_t all;
     sigfillset(&all);
-    pthread_sigmask(SIG_SETMASK, &all, mask);
+    fault_stock_sigmask(SIG_SETMASK, &all, mask);
     while (fault_guard_held.exchange(true, std::memory_order_acquire)) {
     }
   }
   static void unlock(const sigset_t& mask) {
     fault_guard_held.store(false, std::memory_order_release);
-    pthread_sigmask(SIG_SETMASK, &mask, nullptr);
+    fault_stock_sigmask(SIG_SETMASK, &mask, nullptr);
   }
 
  private:
@@ -83,13 +92,13 @@ void fault_call(const struct sigaction& handler, int signal_number, siginfo_t* i
     sigaddset(&blocked, signal_number);
   }
   sigset_t before;
-  pthread_sigmask(SIG_BLOCK, &blocked, &before);
+  fault_stock_sigmask(SIG_BLOCK, &blocked, &before);
   if ((handler.sa_flags & SA_SIGINFO) != 0) {
     handler.sa_sigaction(signal_number, info, context);
   } else {
     handler.sa_handler(signal_number);
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  fault_stock_sigmask(SIG_SETMASK, &before, nullptr);
 }
 
 // The handler that comes next. One with SA_RESETHAND comes once.
@@ -154,10 +163,15 @@ void fault_put_in_front(const struct sigaction& current) {
 
 // What a program sets becomes the handler that is next, and what it reads is what it has set.
 int fault_program_sigaction(int signal_number, const struct sigaction* action, struct sigaction* before) {
-  if (signal_number != SIGSEGV || getpid() != fault_process.load(std::memory_order_relaxed)) {
-    return fault_stock_sigaction(signal_number, action, before);
-  }
   struct sigaction wanted = {};
+  if (signal_number != SIGSEGV || getpid() != fault_process.load(std::memory_order_relaxed)) {
+    if (action == nullptr) {
+      return fault_stock_sigaction(signal_number, action, before);
+    }
+    wanted = *action;
+    sigdelset(&wanted.sa_mask, SIGSEGV);  // for the reason that fault_program_mask gives
+    return fault_stock_sigaction(signal_number, &wanted, before);
+  }
   if (action != nullptr) {
     wanted = *action;  // the program's memory is not touched while no fault can be served
   }
@@ -193,6 +207,19 @@ sighandler_t fault_program_signal(int signal_number, sighandler_t handler) {
   return before.sa_handler;
 }
 
+// A thread that blocks SIGSEGV is killed by its next fault. Servers block all signals in their threads, to leave them
+// to one that waits for signals, and mean those that other processes send.
+template <std::atomic<void*>* original>
+int fault_program_mask(int how, const sigset_t* set, sigset_t* before) {
+  const auto stock = reinterpret_cast<FaultSetMask>(original->load(std::memory_order_relaxed));
+  if (set == nullptr || how == SIG_UNBLOCK || sigismember(set, SIGSEGV) != 1) {
+    return stock(how, set, before);
+  }
+  sigset_t wanted = *set;
+  sigdelset(&wanted, SIGSEGV);
+  return stock(how, &wanted, before);
+}
+
 Status fault_redirect() {
   constexpr int bsd = SA_RESTART;
   constexpr int sysv = static_cast<int>(SA_RESETHAND | SA_NODEFER);
@@ -206,6 +233,8 @@ Status fault_redirect() {
       {"bsd_signal", for_signal, &fault_signal},
       {"sysv_signal", for_sysv_signal, &fault_sysv_signal},
       {"__sysv_signal", for_sysv_signal, &fault_sysv_signal},
+      {"pthread_sigmask", reinterpret_cast<void*>(&fault_program_mask<&fault_pthread_sigmask>), &fault_pthread_sigmask},
+      {"sigprocmask", reinterpret_cast<void*>(&fault_program_mask<&fault_sigprocmask>), &fault_sigprocmask},
   };
   return imports::redirect(replacements, sizeof replacements / sizeof replacements[0]);
 }

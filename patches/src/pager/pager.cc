@@ -528,7 +528,7 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
         moved_.wait(&lock);
       } else if (word::state(found) == State::away) {
         // Where a failure would let the operation run into an illegal access, even a strict limit is passed.
-        status = page_in(&lock, block, write, backend_->serves_faults() ? Reach::demand : Reach::unlimited, user);
+        status = page_in(&lock, block, write, backend_->serves_faults() ? Reach::use : Reach::unlimited, user);
         if (!status.ok()) {
           break;
         }
@@ -721,7 +721,7 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
       moved_.wait(lock);  // what is leaving makes room, what is arriving can leave again
       continue;
     }
-    if (victim == nullptr && (reach == Reach::demand ? faulted_.release_others() : faulted_.release_idle())) {
+    if (victim == nullptr && (reach >= Reach::use ? faulted_.release_others() : faulted_.release_idle())) {
       continue;
     }
     if (victim == nullptr && backend_->serves_faults()) {
@@ -734,7 +734,7 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
     } else if (strict_) {
       status = out_of_memory(bytes);
     }
-    if (!status.ok() && reach == Reach::demand) {
+    if (!status.ok() && (reach == Reach::demand || (reach == Reach::use && strict_))) {
       return status;
     }
     if (!status.ok() || victim == nullptr) {
@@ -1080,11 +1080,8 @@ Status Pager::refused(const char* what, std::uint64_t bytes) const {
                                          " bytes): " + backend_->failure() +
                                          "; lower the limit, or let other programs use less of the device");
   }
-  return Status(LMS_OUT_OF_MEMORY,
-                std::string("the system refuses to ") + what + " (" + std::to_string(bytes) +
-                    " bytes): " + std::strerror(errno) +
-                    "; the machine is out of memory, or the process has too many mappings: raise vm.max_map_count, or "
-                    "min_size so that fewer blocks are paged");
+  return Status(LMS_OUT_OF_MEMORY, std::string("the system refuses to ") + what + " (" + std::to_string(bytes) +
+                                       " bytes): " + backend_->failure());
 }
 
 Status Pager::out_of_memory(std::uint64_t bytes) const {

@@ -147,10 +147,11 @@ class LMS_API Pager final : private BlockSource, private Registered {
   using Lock = std::unique_lock<std::mutex>;
 
   // Which blocks may leave for a request.
-  enum class Reach : std::uint8_t {
+  enum class Reach : std::uint8_t {  // each reaches further than the one before, or asks for more
     cached,     // only cached pages: for what is ahead of need
     unlimited,  // any block that can leave, then past the limit: for a fault, which must be served
-    demand      // any block that can leave, then past the limit, unless strict
+    use,        // any block that can leave, then past the limit, unless strict: for a block that an operation uses
+    demand      // the same, but an error where blocks cannot leave because the store fails: for new memory
   };
 
   // Why a block is to leave. Logging uses costs every pin a little, so it begins with the first shortage.

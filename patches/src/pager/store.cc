@@ -171,14 +171,29 @@ class FileSegment final : public Segment {
   char* mapping_ = nullptr;
 };
 
+const char* store_advice(int error_number) {
+  switch (error_number) {
+    case EBADF:
+      return "the program has closed its file: keep it open, or raise 'ulimit -v'";
+    case EFBIG:
+      return "raise 'ulimit -f'";
+    case EMFILE:
+      return "raise 'ulimit -n'";
+    case ENOSPC:
+    case EDQUOT:
+      return "free space there, or choose another directory with store=";
+    default:
+      return "make it a directory that can be written, or choose another one with store=";
+  }
+}
+
 class FileStore final : public Store {
  public:
   explicit FileStore(std::string directory) : directory_(std::move(directory)) {}
 
   std::string failure(const char* action, int error_number) const override {
-    const char* advice = error_number == EBADF ? "; the program has closed its file: keep it open, or raise 'ulimit -v'"
-                                               : "; free space there, or choose another directory with store=";
-    return "the host store in '" + directory_ + "' cannot be " + action + ": " + std::strerror(error_number) + advice;
+    return "the host store in '" + directory_ + "' cannot be " + action + ": " + std::strerror(error_number) + "; " +
+           store_advice(error_number);
   }
 
   // An open file without a name, or -1 with errno set.

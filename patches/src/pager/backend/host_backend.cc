@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -101,7 +102,17 @@ class HostBackend final : public Backend {
   std::size_t span() const override { return span_; }
   bool serves_faults() const override { return true; }
   bool crowded() override { return !mappings_.has_room(); }
-  std::string failure() const override { return std::strerror(errno); }
+  std::string failure() const override {
+    const std::string text = std::strerror(errno);
+    rlimit space = {};
+    if (getrlimit(RLIMIT_AS, &space) == 0 && space.rlim_cur != RLIM_INFINITY) {
+      return text + "; the process may use " + std::to_string(space.rlim_cur) + " bytes of addresses, and LMS keeps " +
+             std::to_string(span_) + " of them for its blocks: raise 'ulimit -v', or lower it before LMS is enabled";
+    }
+    return text +
+           "; the machine is out of memory, or the process has too many mappings: raise vm.max_map_count, or min_size "
+           "so that fewer blocks are paged";
+  }
 
   bool map(char* address, std::size_t bytes, StreamId /*user*/) override {
     if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
