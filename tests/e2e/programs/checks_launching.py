@@ -70,6 +70,17 @@ def check_a_program_sees_what_python_shows_it() -> None:
             assert (without, limit) == (None, 8 * MIB) and launched == plain, (plain, launched)
 
 
+def check_code_on_the_command_line_and_from_standard_input() -> None:
+    code = "import sys, torch; print(__name__, sys.argv, torch.lms.limit('cpu'))"
+    launcher = [sys.executable, "-m", "torch.lms", "run", "--device=cpu", "--limit=8MiB", "--min_size=1KiB"]
+    for words, given in ((["-c", code, "-c", "--x"], None), (["-", "-m"], code)):
+        done = subprocess.run(
+            [*launcher, *words], input=given, capture_output=True, text=True, timeout=120, check=False
+        )
+        expected = ["-c", "-c", "--x"] if given is None else words
+        assert done.stdout == f"__main__ {expected} {8 * MIB}\n", done
+
+
 def check_a_program_ends_as_python_ends_it() -> None:
     with directory() as folder:
         program = Path(folder, "program.py")

@@ -19,26 +19,36 @@ SUMMARY = "run a program with LMS"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.usage = "%(prog)s [options] PROGRAM.py [ARGUMENT...]\n       %(prog)s [options] -m MODULE [ARGUMENT...]"
+    parser.usage = (
+        "%(prog)s [options] PROGRAM.py [ARGUMENT...]\n"
+        "       %(prog)s [options] -m MODULE [ARGUMENT...]\n"
+        "       %(prog)s [options] -c CODE [ARGUMENT...]\n"
+        "       %(prog)s [options] - [ARGUMENT...]"
+    )
     add = parser.add_argument
     add("--limit", metavar="SIZE", help="what tensors may occupy: 8GiB, 0.5 or 50%% of the memory; the CPU needs it")
     add("--store", metavar="FOLDER", help="puts what is paged out into files there; without, it stays in host memory")
     add("--device", help="cpu, cuda (every device that the program uses) or cuda:N; default: cuda where there is one")
-    add("--min-size", metavar="SIZE", help="from which on a tensor is managed")
+    add("--min-size", "--min_size", metavar="SIZE", help="from which on a tensor is managed")
     add("--policy", metavar="NAME", help="what is paged out first")
     add("--strict", action="store_true", help="what needs more than the limit is an error")
-    add("--per-node", action="store_true", help="the limit is the node's: each of its processes gets its share")
-    add("-m", dest="is_module", action="store_true", help="run a module")
+    add(
+        "--per-node",
+        "--per_node",
+        action="store_true",
+        help="the limit is the node's: each of its processes gets its share",
+    )
+    add("-m", dest="flags", action="store_const", const=["-m"], default=[], help="run a module")
+    add("-c", dest="flags", action="store_const", const=["-c"], help="run this code; '-' runs what standard input has")
     add("program", metavar="PROGRAM.py")
     add("arguments", nargs="...", metavar="ARGUMENT")
 
 
 def main(options: argparse.Namespace) -> NoReturn:
     request = _requested(options)
-    words = ["-m"] if options.is_module else []
-    if not options.is_module and not os.path.exists(options.program):
+    if not options.flags and options.program != "-" and not os.path.exists(options.program):
         options.parser.error(f"{options.program!r} does not exist; options of this command go before the program")
-    words += [options.program, *options.arguments]
+    words = [*options.flags, options.program, *options.arguments]
     _free_of_places()
     sys.stdout.flush()
     sys.stderr.flush()
