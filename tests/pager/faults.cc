@@ -275,6 +275,30 @@ CASE(blocks_of_an_operation) {
   check_loop(blocks, 50);
 }
 
+CASE(what_the_innermost_operation_got) {
+  // It uses that itself, unseen: it stays until that operation is over, when it is a result like others.
+  lms_pager* pager = create(options(2 * block_bytes));
+  lms_scope_begin(pager);
+  char* outer = results(pager, 1)[0];
+  lms_scope_begin(pager);
+  char* inner = results(pager, 1)[0];
+  filled(pager, block_bytes, 1);
+  CHECK_EQ(statistic(pager, "out.blocks"), 1);
+  filled(pager, block_bytes, 2);
+  CHECK_EQ(statistic(pager, "out.blocks"), 1);
+  CHECK_EQ(statistic(pager, "over_limit_bytes.peak"), block_bytes);
+  CHECK(holds(inner, block_bytes, 0));
+  CHECK_EQ(statistic(pager, "faults"), 0);
+  lms_scope_end(pager);
+  lms_scope_begin(pager);
+  filled(pager, block_bytes, 3);
+  CHECK(statistic(pager, "out.blocks") > 1);
+  CHECK(holds(inner, block_bytes, 0) && holds(outer, block_bytes, 0));
+  CHECK(statistic(pager, "faults") > 0);
+  lms_scope_end(pager);
+  lms_scope_end(pager);
+}
+
 CASE(loop_of_an_operation) {
   lms_pager* pager = create(options(2 * block_bytes));
   lms_scope_begin(pager);

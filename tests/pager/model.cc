@@ -180,12 +180,14 @@ class Model {
   }
 
   // Bytes that cannot leave, whatever the pager does: pinned by this program, not yet seen as a tensor, allocated by an
-  // operation that runs, or brought back, perhaps, during the outermost one.
+  // operation that runs, or within the innermost one unless the limit is strict, or brought back, perhaps, during the
+  // outermost one.
   std::uint64_t must_stay() const {
     std::uint64_t bytes = 0;
     for (const auto& entry : blocks_) {
       if (entry.second.pins > 0 || !entry.second.seen || (depth_ > 0 && entry.second.operation == operations_) ||
-          std::find(scopes_.begin(), scopes_.end(), entry.second.scope) != scopes_.end()) {
+          std::find(scopes_.begin(), scopes_.end(), entry.second.scope) != scopes_.end() ||
+          (!strict_ && !scopes_.empty() && entry.second.scope > scopes_.back())) {
         bytes += entry.second.whole;
       }
     }

@@ -58,14 +58,15 @@ BlockState BlockTable::state(BlockId id) const {
                     word::state(found) == State::away, (found & word::clean) != 0};
 }
 
-Block* BlockTable::oldest_protected() const {
+Block* BlockTable::oldest_protected(bool of_innermost) const {
   const Thread& caller = Thread::current();
   Block* oldest = nullptr;
   std::uint64_t when = UINT64_MAX;
   for (const BlockId id : present_) {
     Block* block = at(id);
     if (block->last_use.load(std::memory_order_relaxed) < when && can_leave(*block, true) && !block->returned &&
-        (!Thread::is_protected(*block) || caller.is_intermediate(*block))) {
+        (!Thread::is_protected(*block) ||
+         (caller.is_intermediate(*block) && (of_innermost || !caller.is_of_innermost(*block))))) {
       oldest = block;
       when = block->last_use.load(std::memory_order_relaxed);
     }

@@ -41,8 +41,9 @@ class BlockTable {
 
   // The least recently used of the blocks that can leave, those included that the calling thread's operation protects
   // but does not work on itself: results of the operations within it, each of which may leave and come back once. An
-  // operation does not trade its own blocks against each other. Null when there is none.
-  Block* oldest_protected() const;
+  // operation does not trade its own blocks against each other. `of_innermost`: also those that the innermost one got
+  // from within it (thread.h). Null when there is none.
+  Block* oldest_protected(bool of_innermost) const;
 
  private:
   static constexpr std::size_t chunk_blocks = 1024;

@@ -725,7 +725,7 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
       continue;
     }
     if (victim == nullptr && backend_->serves_faults()) {
-      victim = blocks_.oldest_protected();
+      victim = blocks_.oldest_protected(strict_);  // rather those of the innermost than a failure
     }
     Status status;
     if (victim != nullptr) {

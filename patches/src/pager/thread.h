@@ -76,6 +76,10 @@ class Thread {
            !std::binary_search(scopes_.begin(), scopes_.end(), block.inner_scope);
   }
 
+  // Whether it is one that the innermost scope got from a scope inside it, and may well use by itself, unseen: a scalar
+  // that was converted, a copy for LAPACK.
+  bool is_of_innermost(const Block& block) const { return !scopes_.empty() && block.inner_scope > scopes_.back(); }
+
   static bool is_protected(const Block& block) {
     const Thread* owner = block.owner.load(std::memory_order_relaxed);
     const std::uint64_t scope = block.scope.load(std::memory_order_relaxed);
