@@ -18,7 +18,8 @@ constexpr std::uint64_t iteration_agree_most = 256;  // more are not compared
 constexpr unsigned iteration_places = 192;  // earlier places tried at a time
 constexpr unsigned iteration_strikes = 24;  // uses by unexpected blocks that make a departure
 constexpr std::uint64_t iteration_fresh = 64;  // uses for which an order of candidates serves
-constexpr std::uint64_t iteration_settled = 32;  // uses that a cycle must foresee before it is worth a plan
+constexpr std::uint64_t iteration_settled = 32;  // uses that a cycle must foresee before it is worth a plan,
+constexpr std::uint64_t iteration_settled_part = 8;  // and at least this part of it: a plan takes time by its length
 constexpr std::uint32_t iteration_short_gap = 6;  // groups
 constexpr std::int64_t iteration_credit = 8;  // per event
 constexpr std::int64_t iteration_credit_most = std::int64_t{1} << 20;
@@ -524,7 +525,8 @@ void IterationPolicy::rejoin_after(Step step) {
 // ------------------------------------------------------------------------------------------------ plan
 
 void IterationPolicy::ensure_plan(const BlockSource& blocks) {
-  if (planned_ ? planned_limit_ == blocks.limit() : now_ - joined_ < iteration_settled) {
+  const Position settled = std::max<Position>(iteration_settled, cycle_.size() / iteration_settled_part);
+  if (planned_ ? planned_limit_ == blocks.limit() : now_ - joined_ < settled) {
     return;
   }
   make_plan(blocks.limit());
