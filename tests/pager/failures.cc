@@ -184,9 +184,7 @@ CASE(use_while_the_store_is_full) {
 }
 
 CASE(use_while_the_store_is_full_and_the_limit_strict) {
-  lms_options given = options(2 * block_bytes, "lru", check::directory().c_str());
-  given.strict = 1;
-  lms_pager* pager = create(given);
+  lms_pager* pager = create(options(2 * block_bytes, "lru", check::directory().c_str(), true));
   limit_files(block_bytes);
   const std::vector<char*> blocks = many(pager, 3);
   limit_files(0);

@@ -1,4 +1,4 @@
-// The parts that stand alone: Ranges, Arena, Cache, Store.
+// The parts that stand alone: Ranges, Arena, Cache, Store, EvictionPlan.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -9,6 +9,7 @@
 #include "arena.h"
 #include "cache.h"
 #include "check.h"
+#include "policy/eviction_plan.h"
 #include "ranges.h"
 #include "store.h"
 
@@ -18,6 +19,7 @@ using check::Random;
 using lms::Arena;
 using lms::Block;
 using lms::Cache;
+using lms::EvictionPlan;
 using lms::Ranges;
 using lms::Slot;
 using lms::Store;
@@ -316,4 +318,82 @@ CASE(file_store_of_a_wrong_directory) {
   std::string error;
   CHECK(lms::make_file_store("no/such/directory", &error) == nullptr);
   CHECK(check::contains(error.c_str(), "no/such/directory"));
+}
+
+namespace {
+
+// Adds `bytes` to every moment that the gap spans.
+void add(const EvictionPlan::Gap& gap, std::int64_t bytes, std::vector<std::int64_t>* moments) {
+  for (std::uint32_t i = 0; i < gap.length; ++i) {
+    (*moments)[(gap.begin + i) % moments->size()] += bytes;
+  }
+}
+
+// A plan covers each moment's excess that gaps can cover, says what remains, and has no gap without need.
+void check_plan(const std::vector<std::int64_t>& excess, const std::vector<std::uint64_t>& written,
+                std::vector<EvictionPlan::Gap> gaps, std::uint64_t work) {
+  std::vector<std::int64_t> remains = excess;
+  EvictionPlan::solve(&remains, written, &gaps, work);
+  std::vector<std::int64_t> with_the_chosen = excess;
+  std::vector<std::int64_t> with_all = excess;
+  for (const EvictionPlan::Gap& gap : gaps) {
+    const std::int64_t bytes = -static_cast<std::int64_t>(gap.bytes);
+    add(gap, gap.chosen ? bytes : 0, &with_the_chosen);
+    add(gap, bytes, &with_all);
+  }
+  CHECK(with_the_chosen == remains);
+  for (std::size_t moment = 0; moment < excess.size(); ++moment) {
+    CHECK(remains[moment] <= std::max<std::int64_t>(with_all[moment], 0));
+  }
+  for (const EvictionPlan::Gap& gap : gaps) {
+    if (gap.chosen) {
+      bool needed = false;
+      for (std::uint32_t i = 0; i < gap.length; ++i) {
+        needed = needed || remains[(gap.begin + i) % remains.size()] + static_cast<std::int64_t>(gap.bytes) > 0;
+      }
+      CHECK(needed);
+    }
+  }
+}
+
+}  // namespace
+
+CASE(plan_takes_the_cheapest_gap) {
+  // Two moments are over by 10 bytes. A gap over both, read again, or two that die; and one that is elsewhere.
+  std::vector<std::int64_t> excess = {-5, 10, 10, -5};
+  std::vector<EvictionPlan::Gap> gaps = {
+      {1, 2, 10, 10, 0, false}, {1, 1, 10, 0, 1, false}, {2, 1, 10, 0, 2, false}, {3, 2, 10, 0, 3, false}};
+  EvictionPlan::solve(&excess, {100, 1, 1, 1}, &gaps, 1000);
+  CHECK(!gaps[0].chosen && gaps[1].chosen && gaps[2].chosen && !gaps[3].chosen);
+  CHECK((excess == std::vector<std::int64_t>{-5, 0, 0, -5}));
+}
+
+CASE(plans_at_random) {
+  Random random(check::seed());
+  for (int round = 0; round < 300; ++round) {
+    const std::uint32_t moments = 1 + static_cast<std::uint32_t>(random.below(300));
+    std::vector<std::int64_t> excess(moments, 0);
+    std::vector<EvictionPlan::Gap> gaps(random.below(200));
+    std::vector<std::uint64_t> written(gaps.size() + 1);
+    for (EvictionPlan::Gap& gap : gaps) {
+      const std::uint64_t bytes = (1 + random.below(16)) * 4096;
+      gap = {static_cast<std::uint32_t>(random.below(moments)),
+             1 + static_cast<std::uint32_t>(random.below(random.chance(10) ? moments : (moments + 7) / 8)),
+             bytes,
+             random.chance(80) ? bytes : 0,
+             static_cast<std::uint32_t>(random.below(written.size())),
+             false};
+      written[gap.version] = random.below(8) * 4096;
+      add(gap, static_cast<std::int64_t>(bytes), &excess);
+    }
+    // From a limit that all fits to one that nothing does.
+    const std::int64_t most = *std::max_element(excess.begin(), excess.end());
+    const std::int64_t limit = most / 100 * static_cast<std::int64_t>(random.below(110)) - 4096;
+    for (std::int64_t& bytes : excess) {
+      bytes += static_cast<std::int64_t>(random.below(3)) * 4096 - limit;
+    }
+    for (const std::uint64_t work : {std::uint64_t{0}, std::uint64_t{3000}, UINT64_MAX}) {
+      check_plan(excess, written, gaps, work);
+    }
+  }
 }

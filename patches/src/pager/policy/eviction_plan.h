@@ -58,14 +58,52 @@ class EvictionPlan {
   }
 
  private:
+  static constexpr std::uint64_t scored_work = 16;  // elementary operations for a score, about
+
   struct Scored {
     double score;
     std::size_t gap;
   };
+  struct Excess {
+    std::int64_t bytes;
+    std::size_t moment;
+
+    bool operator<(const Excess& other) const {  // the largest on top of a heap, of equals the first
+      return bytes != other.bytes ? bytes < other.bytes : moment > other.moment;
+    }
+  };
+
+  // How many of a set of moments come before one: a binary indexed tree (Fenwick 1994).
+  class Counts {
+   public:
+    explicit Counts(std::size_t moments) : sums_(moments + 1, 0) {}
+
+    void add(std::size_t moment, std::int32_t count) {
+      for (std::size_t i = moment + 1; i < sums_.size(); i += i & (~i + 1)) {
+        sums_[i] += count;
+      }
+    }
+    std::int32_t before(std::size_t moment) const {
+      std::int32_t count = 0;
+      for (std::size_t i = moment; i > 0; i &= i - 1) {
+        count += sums_[i];
+      }
+      return count;
+    }
+
+   private:
+    std::vector<std::int32_t> sums_;
+  };
 
   EvictionPlan(std::vector<std::int64_t>* excess, const std::vector<std::uint64_t>& written, std::vector<Gap>* gaps,
                double power)
-      : excess_(*excess), written_(written), gaps_(*gaps), power_(power), unpaid_(written) {}
+      : excess_(*excess),
+        written_(written),
+        gaps_(*gaps),
+        power_(power),
+        unpaid_(written),
+        open_(excess->size(), false),
+        counts_(excess->size()) {}
 
   std::size_t moments() const { return excess_.size(); }
 
@@ -85,19 +123,50 @@ class EvictionPlan {
     }
   }
 
+  // Moments next to each other share a list of the gaps that span some of them.
+  static constexpr std::size_t part_moments = 64;
+
+  std::vector<std::vector<std::size_t>> gaps_by_part() const {
+    std::vector<std::vector<std::size_t>> parts(moments() / part_moments + 1);
+    for (std::size_t index = 0; index < gaps_.size(); ++index) {
+      const std::size_t first = gaps_[index].begin / part_moments;
+      const std::size_t end = std::size_t{gaps_[index].begin} + gaps_[index].length;
+      for (std::size_t part = first; part * part_moments < std::min(end, moments()); ++part) {
+        parts[part].push_back(index);
+      }
+      for (std::size_t part = 0; part < first && part * part_moments + moments() < end; ++part) {
+        parts[part].push_back(index);
+      }
+    }
+    return parts;
+  }
+
   void take(std::size_t index) {
     Gap& gap = gaps_[index];
     gap.chosen = true;
     unpaid_[gap.version] = 0;
     const std::int64_t bytes = static_cast<std::int64_t>(gap.bytes);
-    for_each_moment(gap, [bytes](std::int64_t* excess) { *excess -= bytes; });
+    for_each_moment(gap, [&](std::int64_t* excess) {
+      *excess -= bytes;
+      if (*excess <= 0) {
+        close(static_cast<std::size_t>(excess - excess_.data()));
+      }
+    });
+  }
+
+  // Nothing is to be done, or can be, about the excess of a moment.
+  void close(std::size_t moment) {
+    if (open_[moment]) {
+      open_[moment] = false;
+      counts_.add(moment, -1);
+    }
   }
 
   double score(const Gap& gap, std::int64_t worst) const {
     const std::size_t end = std::size_t{gap.begin} + gap.length;
-    std::uint32_t helped = over_[std::min(end, moments())] - over_[gap.begin];
+    std::int32_t helped = counts_.before(std::min(end, moments())) - counts_.before(gap.begin);
     if (end > moments()) {
-      helped += over_[end - moments()];
+      helped += counts_.before(end - moments());
     }
     const double taken = static_cast<double>(std::min(static_cast<std::int64_t>(gap.bytes), worst));
     const double length = power_ == 1.0 ? helped : std::pow(helped, power_);
@@ -108,50 +177,66 @@ class EvictionPlan {
   bool choose(std::uint64_t work) {
     std::uint64_t spent = 0;
     std::vector<Scored> scored;
-    std::vector<bool> hopeless(moments(), false);
+    std::vector<Excess> heap;
+    for (std::size_t moment = 0; moment < moments(); ++moment) {
+      if (excess_[moment] > 0) {
+        open_[moment] = true;
+        counts_.add(moment, 1);
+        heap.push_back(Excess{excess_[moment], moment});
+      }
+    }
+    std::make_heap(heap.begin(), heap.end());
     for (Gap& gap : gaps_) {
       gap.chosen = false;
     }
-    while (true) {
-      std::size_t worst = moments();
-      over_.assign(1, 0);
-      for (std::size_t moment = 0; moment < moments(); ++moment) {
-        const bool over = excess_[moment] > 0 && !hopeless[moment];
-        over_.push_back(over_.back() + (over ? 1 : 0));
-        if (over && (worst == moments() || excess_[moment] > excess_[worst])) {
-          worst = moment;
-        }
-      }
-      if (worst == moments()) {
-        return spent < work;
-      }
-      scored.clear();
-      for (std::size_t i = 0; i < gaps_.size(); ++i) {
-        if (!gaps_[i].chosen && spans(gaps_[i], worst)) {
-          scored.push_back(Scored{score(gaps_[i], excess_[worst]), i});
-        }
-      }
-      spent += 4 * moments() + gaps_.size();
-      if (scored.empty()) {
-        hopeless[worst] = true;
+    const std::vector<std::vector<std::size_t>> parts = gaps_by_part();
+    while (!heap.empty()) {
+      std::pop_heap(heap.begin(), heap.end());
+      const Excess worst = heap.back();
+      heap.pop_back();
+      if (!open_[worst.moment]) {
         continue;
       }
-      const auto better = [](const Scored& a, const Scored& b) {
-        return a.score != b.score ? a.score > b.score : a.gap < b.gap;
-      };
-      if (spent < work) {
-        take(std::min_element(scored.begin(), scored.end(), better)->gap);
-        continue;
-      }
-      // Past the allowance: take the best in order until this moment is covered.
-      std::sort(scored.begin(), scored.end(), better);
-      for (const Scored& next : scored) {
-        if (excess_[worst] <= 0) {
-          break;
+      if (excess_[worst.moment] == worst.bytes) {
+        const std::vector<std::size_t>& near = parts[worst.moment / part_moments];
+        scored.clear();
+        for (const std::size_t index : near) {
+          if (!gaps_[index].chosen && spans(gaps_[index], worst.moment)) {
+            scored.push_back(Scored{score(gaps_[index], worst.bytes), index});
+          }
         }
-        take(next.gap);
+        spent += near.size() + scored_work * scored.size();
+        if (scored.empty()) {
+          close(worst.moment);
+          continue;
+        }
+        spent += take_best(&scored, worst.moment, spent < work);
       }
+      // Excesses only get smaller, so one that is out of date comes too early, never too late.
+      heap.push_back(Excess{excess_[worst.moment], worst.moment});
+      std::push_heap(heap.begin(), heap.end());
     }
+    return spent < work;
+  }
+
+  // Takes the best, or, to save work, the best in order until the moment is covered. Returns the work.
+  std::uint64_t take_best(std::vector<Scored>* scored, std::size_t moment, bool only_one) {
+    const auto better = [](const Scored& a, const Scored& b) {
+      return a.score != b.score ? a.score > b.score : a.gap < b.gap;
+    };
+    if (only_one) {
+      const std::size_t best = std::min_element(scored->begin(), scored->end(), better)->gap;
+      take(best);
+      return gaps_[best].length;
+    }
+    std::sort(scored->begin(), scored->end(), better);
+    for (const Scored& next : *scored) {
+      if (excess_[moment] <= 0) {
+        break;
+      }
+      take(next.gap);
+    }
+    return 0;  // it is past the allowance anyway
   }
 
   std::uint64_t cost() const {
@@ -197,7 +282,8 @@ class EvictionPlan {
   std::vector<Gap>& gaps_;
   const double power_;                 // of a gap's length in its score
   std::vector<std::uint64_t> unpaid_;  // written_, 0 once a gap of that version is chosen
-  std::vector<std::uint32_t> over_;    // by moment: moments before it with an excess
+  std::vector<bool> open_;  // by moment: there is an excess, and a gap may help
+  Counts counts_;  // of those moments
 };
 
 }  // namespace lms
