@@ -371,5 +371,6 @@ def check_workers_of_a_cluster() -> None:
                     session.run(train, {given: starts[0]})
                 return session.run(weights)
 
-    # Weights that were sent stay until they are assigned anew.
-    same_as_stock(work, limit=8 * MIB, released=False, within=False)
+    # Weights that were sent stay until they are assigned anew. Two workers run operations at the same time, so that now
+    # and then one is not foreseen: see one_operation_at_a_time.
+    same_as_stock(work, limit=8 * MIB, released=False, within=False, foreseen=False)
