@@ -53,9 +53,8 @@ def test_file(file: str, cuda_python: Path, upstream_tests: Path, tmp_path: Path
     passed = [name for name, outcome in stock.items() if outcome.status == "passed"]
     assert passed, f"of {len(stock)} tests none passes without LMS"
     broken = [name for name in passed if managed[name].status != "passed" and name not in ALLOWED]
-    if (
-        broken
-    ):  # gloo's processes do not always meet on a busy machine, without LMS neither; what LMS breaks fails again
+    # Gloo's processes do not always meet on a busy machine, without LMS neither; what LMS breaks fails again.
+    if broken:
         managed = run(upstream_files.LIMIT, attempt=2)
         broken = [name for name in broken if managed[name].status != "passed"]
     texts = [f"{name}: {managed[name].status}\n{managed[name].text}" for name in broken]
