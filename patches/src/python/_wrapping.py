@@ -11,12 +11,12 @@ import functools
 import importlib.abc
 import sys
 import threading
+import types
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
     from importlib.machinery import ModuleSpec
-    from types import ModuleType
 
 
 class Row(NamedTuple):
@@ -65,6 +65,10 @@ def _replace(row: Row) -> None:
     replacement = row.wrap(stock)
     if callable(stock):
         functools.update_wrapper(replacement, stock)
+        path = [*filter(None, row.owner.partition(":")[2].split(".")), row.name]
+        if isinstance(replacement, types.FunctionType) and not isinstance(stock, types.FunctionType):
+            # Pickled by its name, as every function, and so read as what stands there then. A builtin's name leads elsewhere.
+            replacement.__module__, replacement.__qualname__ = _module(row), ".".join(path)
     _replaced[row] = _Replaced(owner, replacement, own)
     setattr(owner, row.name, replacement)
 
@@ -83,7 +87,7 @@ class _Watch(importlib.abc.MetaPathFinder):
     """Applies the rows of a module when that is imported."""
 
     def find_spec(
-        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+        self, fullname: str, path: Sequence[str] | None, target: types.ModuleType | None = None
     ) -> ModuleSpec | None:
         if not any(_module(row) == fullname for row in _wanted):
             return None
@@ -92,7 +96,7 @@ class _Watch(importlib.abc.MetaPathFinder):
             spec = find(fullname, path, target) if find is not None and finder is not self else None
             if spec is not None and spec.loader is not None:
 
-                def exec_module(module: ModuleType, execute: Any = spec.loader.exec_module) -> None:
+                def exec_module(module: types.ModuleType, execute: Any = spec.loader.exec_module) -> None:
                     execute(module)
                     apply(_wanted)
 

@@ -6,9 +6,11 @@ import copy
 import ctypes
 import gc
 import os
+import pickle
 import subprocess
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -384,13 +386,76 @@ def check_numbers_above_a_signed_word() -> None:
     def use() -> list[Any]:
         wide = torch.full((MIB,), most, dtype=torch.uint64)
         floats = data(4).fill_(2.0**63).clamp(0, most)
-        return [wide, wide == most, wide[3].item(), torch.full_like(wide, 7).fill_(2**63), floats, repr(wide)]
+        bounded = torch.nn.functional.hardtanh(data(1), 0, most)
+        torch.use_deterministic_algorithms(True)
+        filled = [torch.empty(MIB, dtype=torch.uint64), wide[:9].clone().resize_(MIB), wide.new_empty(9)]
+        torch.use_deterministic_algorithms(False)
+        numbers = [wide[3].item(), wide[:9].tolist(), repr(wide)]
+        return [
+            wide,
+            wide == most,
+            torch.full_like(wide, 7).fill_(2**63),
+            floats,
+            bounded,
+            most - floats,
+            *filled,
+            *numbers,
+        ]
 
     expected = use()
+    functions = [torch.full, torch.tanh, torch.Tensor.fill_, torch.nn.functional.gelu]
     enable()
     same(use(), expected)
+    assert [torch.full, torch.tanh, torch.Tensor.fill_, torch.nn.functional.gelu] == functions
+    with raises(RuntimeError, "int64_t"):
+        int(torch.tensor(most, dtype=torch.uint64))  # as without LMS
+    with raises(TypeError, "clamp"):
+        torch.clamp()
     torch.lms.disable("cpu")
     same(use(), expected)
+
+
+def check_functions_pickle_as_in_stock() -> None:
+    def is_pickled(function: Any) -> bool:
+        try:
+            return pickle.loads(pickle.dumps(function)) is not None
+        except (pickle.PicklingError, AttributeError, RuntimeError, TypeError):
+            return False
+
+    def pickled() -> set[tuple[str, str]]:
+        owners = {
+            "torch": torch,
+            "Tensor": torch.Tensor,
+            "functional": torch.nn.functional,
+            "dlpack": torch.utils.dlpack,
+        }
+        found = [(owner, name) for owner, has in owners.items() for name in dir(has) if not name.startswith("__")]
+        return {(owner, name) for owner, name in found if is_pickled(getattr(owners[owner], name))}
+
+    expected = pickled()
+    enable()
+    assert len(expected) > 100 and not expected - pickled()
+
+
+def check_traces_have_the_programs_operators() -> None:
+    def use(first: torch.Tensor, second: torch.Tensor) -> torch.Tensor:
+        with torch.lms.pin(first):
+            both = torch.cat([first, second])
+        return both * float(first.numpy()[0])
+
+    def trace() -> tuple[torch.Tensor, list[str], list[str]]:
+        inputs = data(1, 1), data(1, 2)
+        with warnings.catch_warnings(record=True) as said:
+            traced = torch.jit.trace(use, inputs, check_trace=False)
+        return (
+            traced(*inputs),
+            [node.kind() for node in traced.graph.nodes()],
+            [f"{each.filename} {each.message}" for each in said],
+        )
+
+    expected = trace()
+    enable(MIB)
+    same(list(trace()), list(expected))
 
 
 def check_off_is_stock() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import torch
 from common import MIB, raises
 from support import away, data, enable, no_faults, page_out, same, same_as_stock, stat
@@ -399,21 +401,38 @@ def check_many_small_limits() -> None:
 
 
 def check_call_that_no_observer_can_be_shown() -> None:
-    from torch.lms._unsigned import _any_number
+    from torch.lms import _unsigned
 
     pinned = []
 
-    def refused(tensor: torch.Tensor, times: int) -> torch.Tensor:
-        pinned.append(stat("pinned_bytes.current"))
-        if len(pinned) <= times:
-            raise RuntimeError("value cannot be converted to type int64_t without overflow")
-        return tensor + 1
+    class Refused:
+        """An argument that takes the call over, and turns down so many of them."""
 
+        def __init__(self, times: int) -> None:
+            self.left = times
+
+        def __torch_function__(self, function: Any, types: Any, args: Any = (), kwargs: Any = None) -> torch.Tensor:
+            pinned.append(stat("pinned_bytes.current"))
+            self.left -= 1
+            if self.left >= 0:
+                raise RuntimeError("value cannot be converted to type int64_t without overflow")
+            return args[0] + 1 + (kwargs or {}).get("alpha", 0)
+
+    _unsigned._needed = True  # in every release
     enable()
-    same(_any_number(refused)(away(data(4)), 1), data(4) + 1)
+    same(torch.add(away(data(4)), Refused(1), alpha=2), data(4) + 3)
+    assert pinned[0] == 0 and pinned[1] == 4 * MIB == stat("pinned_bytes.current") + 4 * MIB, pinned
+    del pinned[:]
+    same(away(data(4)).mul(Refused(1)), data(4) + 1)
     assert pinned[0] == 0 and pinned[1] == 4 * MIB == stat("pinned_bytes.current") + 4 * MIB, pinned
     del pinned[:]
     with raises(RuntimeError, "int64_t"):
-        _any_number(refused)(data(4), 2)
+        torch.add(data(4), Refused(2))
+    assert len(pinned) == 2, pinned
     with no_faults():
         same(away(data(4)) + 1, data(4) + 1)  # is observed again
+    torch.lms.disable("cpu")
+    with raises(RuntimeError, "int64_t"):
+        torch.add(data(4), Refused(1))
+    enable()
+    same(torch.add(data(4), Refused(1)), data(4) + 1)

@@ -88,8 +88,9 @@ def _switched() -> None:
     from . import _compilers, _graphs, _handout, _memory_stats, _tensor_lists, _unobserved, _unsigned, _wrapping
 
     active = {device.kind.name for device in _library.devices() if _library.enabled(device) or _waits(device)}
+    _unsigned.repeat_calls(bool(active))
     rows = _handout.ROWS + _memory_stats.ROWS + _tensor_lists.ROWS + _compilers.ROWS + _unobserved.rows()
-    rows += _unsigned.rows() if active else ()
+    rows += _unsigned.rows()
     _wrapping.apply({row for row in rows if active.intersection(row.devices)})
     _active = bool(active)
     if not _active:
@@ -248,15 +249,16 @@ class pin:
 
     def __enter__(self) -> Self:
         if not _is_compiling():
-            tokens = torch.ops.lms.pin(list(self._tensors), True) if _library.is_loaded() else []
-            self._tokens.append(tokens)
+            from . import _handout
+
+            self._tokens.append(_handout.pin(list(self._tensors), False) if _library.is_loaded() else [])
         return self
 
     def __exit__(self, *exception: object) -> None:
         if not _is_compiling():
-            tokens = self._tokens.pop()
-            if tokens:
-                torch.ops.lms.unpin(tokens)
+            from . import _handout
+
+            _handout.unpin(self._tokens.pop(), False)
 
 
 def pinned_call(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -30,21 +30,33 @@ if TYPE_CHECKING:
     _Method = Callable[..., Any]
 
 
-# No dispatch mode must see an operator that the program did not call. Before 2.0 it cannot be kept from it.
+# Before 2.0 a dispatch mode cannot be kept from seeing an operator.
 _without_dispatch_modes = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
 if not hasattr(_without_dispatch_modes, "__enter__"):
     _without_dispatch_modes = contextlib.nullcontext
 
 
+def _unseen(function: Callable[..., Any], *arguments: Any) -> Any:
+    """Calls what the program did not call: no dispatch mode and no tracer of ``torch.jit.trace`` sees it."""
+    with _without_dispatch_modes():
+        tracing = torch._C._get_tracing_state()
+        if tracing is None:
+            return function(*arguments)
+        torch._C._set_tracing_state(None)
+        try:
+            return function(*arguments)
+        finally:
+            torch._C._set_tracing_state(tracing)
+
+
 def pin(tensors: list[torch.Tensor], current_stream: bool, write: bool = True) -> list[int]:
     """Pins the storages of all tensors; the result goes to :func:`unpin` once."""
-    with _without_dispatch_modes():
-        return torch.ops.lms.pin(tensors, write, current_stream)
+    return _unseen(torch.ops.lms.pin, tensors, write, current_stream)
 
 
 def unpin(tokens: list[int], current_stream: bool) -> None:
     if tokens:
-        torch.ops.lms.unpin(tokens, current_stream)
+        _unseen(torch.ops.lms.unpin, tokens, current_stream)
 
 
 # ------------------------------------------------------------------------------------------------ views
@@ -54,16 +66,25 @@ def _pinned_alias(tensor: torch.Tensor) -> torch.Tensor:
     """The same bytes under a storage that holds a pin, or the tensor itself where they are not LMS's."""
     if _library.owner(tensor.data_ptr()) is None:
         return tensor
-    with _without_dispatch_modes():
-        return torch.ops.lms.pinned_alias(tensor)
+    return _unseen(torch.ops.lms.pinned_alias, tensor)
 
 
 def _numpy(stock: _Method) -> _Method:
+    def warned(*args: Any, **kwargs: Any) -> Any:
+        with warnings.catch_warnings(record=True) as said:
+            warnings.simplefilter("always")
+            array = stock(*args, **kwargs)
+        for warning in said:
+            warnings.warn(warning.message, stacklevel=3)
+        return array
+
     def numpy(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-        array = stock(self, *args, **kwargs)  # with every check, and every conversion that `force` asks for
+        # A tracer warns, of the program's line: it leaves out those of PyTorch's own.
+        call = stock if torch._C._get_tracing_state() is None else warned
+        array = call(self, *args, **kwargs)  # with every check, and every conversion that `force` asks for
         base = getattr(array, "base", None)  # the tensor that owns the array's memory
         alias = _pinned_alias(base) if type(base) in (torch.Tensor, torch.nn.Parameter) else base
-        return array if alias is base else stock(alias)
+        return array if alias is base else _unseen(stock, alias)
 
     return numpy
 

@@ -12,7 +12,7 @@ import torch
 
 from . import _library
 from ._compilers import compiled_as_stock
-from ._handout import pinned, tensors_among
+from ._handout import pin, pinned, tensors_among, unpin
 from ._wrapping import Row
 
 if TYPE_CHECKING:
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
 
 def _pin(values: Any, write: bool) -> list[int]:
     tensors = list(tensors_among(values))
-    return torch.ops.lms.pin(tensors, write, True) if tensors else []
-
-
-def _unpin(tokens: list[int]) -> None:
-    if tokens:
-        torch.ops.lms.unpin(tokens, True)
+    return pin(tensors, True, write) if tensors else []
 
 
 def _pinned(call: Callable[[], Any], read: Any, written: Any) -> Any:
@@ -37,7 +32,7 @@ def _pinned(call: Callable[[], Any], read: Any, written: Any) -> Any:
         tokens += _pin(written, True)
         return call()
     finally:
-        _unpin(tokens)
+        unpin(tokens, True)
 
 
 @compiled_as_stock
