@@ -164,16 +164,12 @@ void fault_put_in_front(const struct sigaction& current) {
 // What a program sets becomes the handler that is next, and what it reads is what it has set.
 int fault_program_sigaction(int signal_number, const struct sigaction* action, struct sigaction* before) {
   struct sigaction wanted = {};
-  if (signal_number != SIGSEGV || getpid() != fault_process.load(std::memory_order_relaxed)) {
-    if (action == nullptr) {
-      return fault_stock_sigaction(signal_number, action, before);
-    }
-    wanted = *action;
-    sigdelset(&wanted.sa_mask, SIGSEGV);  // for the reason that fault_program_mask gives
-    return fault_stock_sigaction(signal_number, &wanted, before);
-  }
   if (action != nullptr) {
     wanted = *action;  // the program's memory is not touched while no fault can be served
+  }
+  if (signal_number != SIGSEGV || getpid() != fault_process.load(std::memory_order_relaxed)) {
+    sigdelset(&wanted.sa_mask, SIGSEGV);  // for the reason that fault_program_mask gives
+    return fault_stock_sigaction(signal_number, action == nullptr ? nullptr : &wanted, before);
   }
   struct sigaction was = {};
   {
