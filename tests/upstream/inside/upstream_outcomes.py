@@ -21,7 +21,7 @@ import pytest
 FILE = Path(os.environ["LMS_UPSTREAM_OUTCOMES"])
 FRACTION = float(os.environ["LMS_UPSTREAM_FRACTION"])
 SEED = os.environ["LMS_UPSTREAM_SEED"]
-LIMIT_SECONDS = 300
+LIMIT_SECONDS = 900
 # Under the limit each operation moves such a tensor as a whole, and there are hundreds: tests with larger ones are left out,
 # with LMS and without.
 LARGEST_TENSOR = 4 << 30  # bytes
