@@ -7,6 +7,7 @@ import ctypes
 import gc
 import os
 import pickle
+import signal
 import subprocess
 import sys
 import threading
@@ -404,8 +405,10 @@ def check_numbers_above_a_signed_word() -> None:
 
     expected = use()
     functions = [torch.full, torch.tanh, torch.Tensor.fill_, torch.nn.functional.gelu]
+    known = {function: id(function) for function in functions}
     enable()
     same(use(), expected)
+    assert [known.get(function) for function in functions] == list(map(id, functions))
     assert [torch.full, torch.tanh, torch.Tensor.fill_, torch.nn.functional.gelu] == functions
     with raises(RuntimeError, "int64_t"):
         int(torch.tensor(most, dtype=torch.uint64))  # as without LMS
@@ -413,6 +416,29 @@ def check_numbers_above_a_signed_word() -> None:
         torch.clamp()
     torch.lms.disable("cpu")
     same(use(), expected)
+
+
+def check_signals_while_numbers_are_refused() -> None:
+    if not hasattr(torch, "uint64"):  # before 2.3
+        return
+
+    class Ended(BaseException):
+        pass
+
+    def end(*_: object) -> None:
+        raise Ended
+
+    signal.signal(signal.SIGALRM, end)
+    enable()
+    for _ in range(200):
+        try:
+            signal.setitimer(signal.ITIMER_REAL, 0.001)
+            while True:
+                torch.full((2,), 2**63, dtype=torch.uint64)
+        except Ended:
+            pass
+    with no_faults():
+        same(away(data(1)) + 1, data(1) + 1)  # what is called is observed
 
 
 def check_functions_pickle_as_in_stock() -> None:

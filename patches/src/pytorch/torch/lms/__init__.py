@@ -82,6 +82,14 @@ def _no_longer_wait(device: Device) -> None:
             _library.check(_library.call(device, "enable", ctypes.byref(options), min_size))
 
 
+def _before_observing() -> None:
+    """Other threads may make calls that no observer can be shown, from the moment when one is in place."""
+    from . import _unsigned
+
+    if _unsigned.rows():
+        _unsigned.repeat_calls(True)
+
+
 def _switched() -> None:
     """Wraps what has to be while LMS is enabled for some device, and nothing else. The caller holds the lock."""
     global _active
@@ -142,6 +150,7 @@ def enable(
             from . import _handout
 
             _handout.warn_of_rpc()
+        _before_observing()
         _library.check(_library.call(found, "enable", ctypes.byref(options), least))
         _shut_down_at_exit()
         _switched()
@@ -167,6 +176,7 @@ def _enable_at_first_use(
     with _lock:
         for index in range(torch.cuda.device_count()) if limit is not None else ():
             _arguments.check_capacity("limit", options.limit, Device(first.kind, index))
+        _before_observing()
         _library.check(_library.call(every, "enable", ctypes.byref(options), least))
         _at_first_use = (options, least)
         _shut_down_at_exit()

@@ -20,13 +20,9 @@ if TYPE_CHECKING:
 FRAMEWORK = "PyTorch"
 PACKAGE = "torch.lms"
 PREFIX = "lms_torch_"  # of the C functions
-_POINTERS = ctypes.POINTER(ctypes.c_void_p)
 FUNCTIONS = {  # that only PyTorch's library has
     "lms_torch_observes_all": (ctypes.c_int, []),
-    "lms_torch_repeat_calls": (
-        ctypes.c_int,
-        [ctypes.c_size_t, _POINTERS, _POINTERS, ctypes.c_char_p, ctypes.py_object, ctypes.py_object],
-    ),
+    "lms_torch_repeat_calls": (ctypes.c_int, [ctypes.c_void_p]),
     "lms_torch_repeat_none": (None, []),
 }
 FOLDER = os.path.join(os.path.dirname(os.path.abspath(torch.__file__)), "lib")

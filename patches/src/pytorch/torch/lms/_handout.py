@@ -34,11 +34,12 @@ if TYPE_CHECKING:
 _without_dispatch_modes = getattr(torch._C, "_DisableTorchDispatch", contextlib.nullcontext)
 if not hasattr(_without_dispatch_modes, "__enter__"):
     _without_dispatch_modes = contextlib.nullcontext
+_without_functions = getattr(torch._C, "DisableTorchFunction", contextlib.nullcontext)  # from 1.5 on
 
 
 def _unseen(function: Callable[..., Any], *arguments: Any) -> Any:
-    """Calls what the program did not call: no dispatch mode and no tracer of ``torch.jit.trace`` sees it."""
-    with _without_dispatch_modes():
+    """Calls what the program did not call: no mode, no subclass and no tracer of ``torch.jit.trace`` sees it."""
+    with _without_functions(), _without_dispatch_modes():
         tracing = torch._C._get_tracing_state()
         if tracing is None:
             return function(*arguments)

@@ -28,6 +28,11 @@ if TYPE_CHECKING:
 _REFUSED = "value cannot be converted to type int64_t"
 
 
+_POINTER = ctypes.sizeof(ctypes.c_void_p)
+_HEADER = object.__basicsize__  # bytes of an object before its own fields
+_VARARGS, _KEYWORDS, _NOARGS, _STATIC = 1, 2, 4, 32
+
+
 class _Method(ctypes.Structure):
     """PyMethodDef, a row of the tables that Python's builtin functions are made from."""
 
@@ -39,23 +44,39 @@ class _Method(ctypes.Structure):
     ]
 
 
-# METH_VARARGS | METH_KEYWORDS, the same with METH_STATIC, and METH_NOARGS.
-_FLAGS = (3, 35, 4)
+class _Repeated(ctypes.Structure):
+    """lms_torch_repeated of LmsPythonMethods.h."""
+
+    _fields_ = [
+        ("function_count", ctypes.c_size_t),
+        ("functions", ctypes.c_void_p),
+        ("fields", ctypes.c_size_t),
+        ("method_count", ctypes.c_size_t),
+        ("methods", ctypes.c_void_p),
+        ("descriptors", ctypes.c_void_p),
+        ("refusal", ctypes.c_char_p),
+        ("again", ctypes.py_object),
+        ("none", ctypes.py_object),
+    ]
 
 
-def _method(function: Any) -> _Method | None:
-    """The row that a builtin function or a method's descriptor was made from; None where it cannot be exchanged."""
-    if isinstance(function, types.BuiltinFunctionType):
-        fields = 0
-    elif isinstance(function, types.MethodDescriptorType):
-        fields = 3  # of each descriptor: its type, its name, its qualified name
-    else:
-        return None
-    pointer = ctypes.c_void_p.from_address(
-        id(function) + object.__basicsize__ + fields * ctypes.sizeof(ctypes.c_void_p)
-    )
-    method = _Method.from_address(pointer.value)
-    return method if method.name == function.__name__.encode() and method.flags in _FLAGS else None
+def _pointer(of: Any, field: int) -> int | None:
+    return ctypes.c_void_p.from_address(id(of) + _HEADER + field * _POINTER).value
+
+
+def _method(of: Any, field: int) -> _Method | None:
+    """The row that a builtin function or a method's descriptor was made from; None where it is not what it seems."""
+    method = _Method.from_address(_pointer(of, field))
+    return method if method.name == of.__name__.encode() else None
+
+
+def _is_function(value: Any) -> bool:
+    """Whether this is a builtin function that Python calls by its row alone: the last of its five fields is empty."""
+    if not isinstance(value, types.BuiltinFunctionType):
+        return False
+    method = _method(value, 0)
+    known = method is not None and method.flags & ~_STATIC == _VARARGS | _KEYWORDS
+    return known and types.BuiltinFunctionType.__basicsize__ == _HEADER + 5 * _POINTER and not _pointer(value, 4)
 
 
 def _functions() -> Iterator[Any]:
@@ -68,29 +89,33 @@ def _functions() -> Iterator[Any]:
             yield getattr(owner, name) if isinstance(value, staticmethod) else value
 
 
-def _call_unobserved(call: Callable[[], Any]) -> Any:
-    # It was observed, or it would not have failed.
-    torch.autograd._enable_record_function(False)
-    try:
-        return call()
-    finally:
-        torch.autograd._enable_record_function(True)
-
-
 def _again(function: Any, self: Any, arguments: Any, keywords: Any) -> Any:
     bound = isinstance(function, types.BuiltinFunctionType)
     args, kwargs = (() if bound else (self,)) + (arguments or ()), keywords or {}
-    return pinned(
-        lambda: _call_unobserved(lambda: function(*args, **kwargs)), (args, tuple(kwargs.values())), current_stream=True
-    )
+    return pinned(lambda: function(*args, **kwargs), (args, tuple(kwargs.values())), current_stream=True)
 
 
 @functools.lru_cache(None)
-def _tables() -> tuple[list[int], list[Any]]:
-    """The addresses of the rows, each of them once, and what is called by them."""
-    rows = ((_method(function), function) for function in _functions())
-    found = {ctypes.addressof(method): function for method, function in rows if method is not None}
-    return list(found), list(found.values())
+def _repeated() -> tuple[_Repeated, Any]:
+    """What calls are made again of, and what keeps that alive."""
+    functions = [value for value in _functions() if _is_function(value)]
+    methods = {}  # by address: some have two names
+    for value in _functions():
+        if isinstance(value, types.MethodDescriptorType):
+            method = _method(value, 3)  # after its type, its name, and its qualified name
+            if method is not None and method.flags in (_VARARGS | _KEYWORDS, _NOARGS):
+                methods[ctypes.addressof(method)] = value
+
+    def addresses(values: Any) -> Any:
+        listed = list(values)
+        return (ctypes.c_void_p * len(listed))(*listed)
+
+    held = addresses(map(id, functions)), addresses(methods), addresses(map(id, methods.values()))
+    places = [ctypes.addressof(each) for each in held]
+    repeated = _Repeated(
+        *(len(functions), places[0], _HEADER, len(methods), places[1], places[2], _REFUSED.encode(), _again, None)
+    )
+    return repeated, (held, functions, methods)
 
 
 def _shown() -> bool:
@@ -120,13 +145,15 @@ def repeat_calls(active: bool) -> None:
     if not active:
         _library.load().lms_torch_repeat_none()
         return
-    addresses, functions = _tables()
-    pointers = ctypes.c_void_p * len(addresses)
-    _library.check(
-        _library.load().lms_torch_repeat_calls(
-            len(addresses), pointers(*addresses), pointers(*map(id, functions)), _REFUSED.encode(), _again, None
-        )
-    )
+    _library.check(_library.load().lms_torch_repeat_calls(ctypes.addressof(_repeated()[0])))
+
+
+def _call_unobserved(call: Callable[[], Any]) -> Any:
+    try:
+        torch.autograd._enable_record_function(False)
+        return call()
+    finally:
+        torch.autograd._enable_record_function(True)
 
 
 def _fills(stock: _Function) -> _Function:

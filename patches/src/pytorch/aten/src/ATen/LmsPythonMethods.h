@@ -1,14 +1,16 @@
 // Functions of PyTorch's that Python calls, and whose failed calls are made once more.
 //
-// What Python calls is a row of a table in libtorch_python: its PyMethodDef has the address of the C++ function. That
-// is exchanged, so the objects that Python sees stay what they are: they compare, pickle, warn and compile as before.
+// The objects that Python has stay what they are: they compare, hash, pickle, warn and compile as before. A builtin
+// function's object has a field for what calls it (vectorcall), which is empty for those of PyTorch's. A method's
+// address is exchanged in the row of the table that it was made from (PyMethodDef), since each use of it makes a new
+// object from that.
 #ifndef ATEN_LMS_PYTHON_METHODS_H
 #define ATEN_LMS_PYTHON_METHODS_H
 
 #include <ATen/lms/lms.h>
 #include <stddef.h>
 
-// For torch/lms, which calls it through ctypes. The types are those of Python's stable ABI, without its headers.
+// For torch/lms, which calls it through ctypes. The types are those of CPython, 3.8 and later, without its headers.
 extern "C" {
 
 // PyMethodDef.
@@ -19,15 +21,26 @@ struct lms_torch_method {
   const char* doc;
 };
 
-// From now on a call of one of `count` methods that fails with `refusal` in its error's text returns what
-// again(functions[i], self, arguments, keywords) returns; the thread's calls inside of that fail as they fail. All are
-// PyObject*, which the caller keeps alive forever; `none` is None, and stands for what is null. The methods' flags are
-// METH_VARARGS | METH_KEYWORDS or METH_NOARGS, and may have METH_STATIC. Later calls take up the methods of the first.
-// One thread at a time makes these two calls. LMS_UNSUPPORTED: there are too many methods, or there is no Python here.
-LMS_API lms_status lms_torch_repeat_calls(size_t count, lms_torch_method** methods, void** functions,
-                                          const char* refusal, void* again, void* none);
+// What calls are made again of. All are PyObject*, which the caller keeps alive forever, but for `methods`.
+struct lms_torch_repeated {
+  size_t function_count;
+  void** functions;         // builtin functions, with METH_VARARGS | METH_KEYWORDS and nothing in their vectorcall
+  size_t fields;            // bytes from such an object to its PyMethodDef*, the first of its five fields
+  size_t method_count;
+  lms_torch_method** methods;  // with METH_VARARGS | METH_KEYWORDS, or METH_NOARGS
+  void** descriptors;          // what was made from each
+  const char* refusal;
+  void* again;
+  void* none;  // None, which stands for what is null
+};
 
-// Puts the methods back.
+// From now on a call that fails with `refusal` in its error's text returns what again(function or descriptor, self,
+// arguments, keywords) returns, in which no operation is observed. The thread's calls inside of that fail as they fail,
+// and so does a call that failed because of one inside. Later calls take up what the first was given. One thread at a
+// time makes these two calls. LMS_UNSUPPORTED: there are too many methods, or there is no Python here.
+LMS_API lms_status lms_torch_repeat_calls(const lms_torch_repeated* what);
+
+// No call is made again from now on.
 LMS_API void lms_torch_repeat_none(void);
 
 }  // extern "C"
