@@ -214,17 +214,17 @@ def pinned(call: Callable[[], Any], inputs: Any, current_stream: bool) -> Any:
     returns free to be paged out from then on. A pin is no reference: the call may free an input early.
     """
     library, pagers = _library.load(), _library.pagers()
-    tokens = pin(list(tensors_among(inputs)), current_stream)
-    for pager in pagers:
-        library.lms_scope_begin(pager)
+    tokens: list[int] = []
+    scopes: list[None] = []
     try:
+        tokens = pin(list(tensors_among(inputs)), current_stream)
+        scopes.extend(map(library.lms_scope_begin, pagers))  # as one call: no signal's handler raises within
         outputs = call()
         # No operation has seen the outputs, and only what was seen may be paged out: a pin counts.
         unpin(pin(list(tensors_among((outputs,))), current_stream), current_stream)
         return outputs
     finally:
-        for pager in pagers:
-            library.lms_scope_end(pager)
+        list(map(library.lms_scope_end, pagers[: len(scopes)]))
         unpin(tokens, current_stream)
 
 

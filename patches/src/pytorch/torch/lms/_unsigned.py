@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from . import _library
-from ._handout import pinned
+from ._handout import pin, tensors_among, unpin
 from ._wrapping import Row
 
 if TYPE_CHECKING:
@@ -89,10 +89,22 @@ def _functions() -> Iterator[Any]:
             yield getattr(owner, name) if isinstance(value, staticmethod) else value
 
 
+def _pinned(call: Callable[[], Any], inputs: Any) -> Any:
+    """Makes a call that is not observed. What it allocates stays: nothing is paged out before it was seen, or pinned."""
+    tokens: list[int] = []
+    try:
+        tokens = pin(list(tensors_among(inputs)), True)
+        outputs = call()
+        unpin(pin(list(tensors_among((outputs,))), True), True)
+        return outputs
+    finally:
+        unpin(tokens, True)
+
+
 def _again(function: Any, self: Any, arguments: Any, keywords: Any) -> Any:
     bound = isinstance(function, types.BuiltinFunctionType)
     args, kwargs = (() if bound else (self,)) + (arguments or ()), keywords or {}
-    return pinned(lambda: function(*args, **kwargs), (args, tuple(kwargs.values())), current_stream=True)
+    return _pinned(lambda: function(*args, **kwargs), (args, tuple(kwargs.values())))
 
 
 @functools.lru_cache(None)
@@ -162,7 +174,7 @@ def _fills(stock: _Function) -> _Function:
     def fills(self: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         if self.dtype is not torch.uint64 or not torch.are_deterministic_algorithms_enabled():
             return stock(self, *args, **kwargs)
-        return pinned(lambda: _call_unobserved(lambda: stock(self, *args, **kwargs)), ((self, *args),), True)
+        return _pinned(lambda: _call_unobserved(lambda: stock(self, *args, **kwargs)), (self, *args))
 
     return fills
 
