@@ -259,16 +259,21 @@ class pin:
 
     def __enter__(self) -> Self:
         if not _is_compiling():
-            from . import _handout
+            tokens: list[int] = []
+            if _library.is_loaded():
+                from . import _handout
 
-            self._tokens.append(_handout.pin(list(self._tensors), False) if _library.is_loaded() else [])
+                tokens = _handout.pin(list(self._tensors), False)
+            self._tokens.append(tokens)
         return self
 
     def __exit__(self, *exception: object) -> None:
         if not _is_compiling():
-            from . import _handout
+            tokens = self._tokens.pop()
+            if tokens:
+                from . import _handout
 
-            _handout.unpin(self._tokens.pop(), False)
+                _handout.unpin(tokens, False)
 
 
 def pinned_call(call: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
