@@ -187,10 +187,10 @@ PythonObject* repeated_vectorcall(PythonObject* function, PythonObject* const* a
     python.hold(arguments[index]);
     python.set_item(tuple, index, arguments[index]);  // takes the reference
   }
-  PythonObject* keywords = nullptr;
+  const bool has_keywords = names != nullptr && python.size_of(names) != 0;
+  PythonObject* const keywords = has_keywords ? python_keywords(arguments + count, names) : nullptr;
   PythonObject* result = nullptr;
-  if (names == nullptr || python.size_of(names) == 0 ||
-      (keywords = python_keywords(arguments + count, names)) != nullptr) {
+  if (!has_keywords || keywords != nullptr) {
     const PythonFunctionFields& fields = *fields_of(function);
     PythonObject* const self = (fields.method->flags & method_is_static) != 0 ? nullptr : fields.self;
     result = repeated_call(reinterpret_cast<PythonMethod>(fields.method->function), function, self, tuple, keywords,
