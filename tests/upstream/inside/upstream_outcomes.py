@@ -52,12 +52,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_collection_finish() -> None:
-    """Tests of several processes fork them: to start each anew takes seconds, of which only imports are new."""
+    """Changes what the tests share, once they have imported it."""
     types = sys.modules.get("torch.testing._internal.common_device_type")
     if types is not None:
         stock = types._has_sufficient_memory
         types._has_sufficient_memory = lambda device, size: size <= LARGEST_TENSOR and stock(device, size)
     common = sys.modules.get("torch.testing._internal.common_distributed")
+    # Tests of several processes fork them: to start each anew takes seconds, of which only imports are new.
     if common is not None:
         fork = common.torch.multiprocessing.get_context("fork").Process
         common.MultiProcessTestCase._spawn_processes = lambda self: self._start_processes(fork)
