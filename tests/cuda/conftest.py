@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import elsewhere
 from allocator_programs import Allocator
 from elsewhere import Programs
 from machines import Machine
+from operators import build as operators_build
 
 HERE = Path(__file__).parent
 
@@ -53,6 +55,23 @@ def simulator(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFact
 def simulated_cuda(simulator: Callable[..., Path]) -> Path:
     """The folder of the libraries without sanitizers."""
     return simulator()
+
+
+@pytest.fixture(scope="session")
+def on_simulated_gpu(
+    cuda_python: Path, simulated_cuda: Path, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
+    """The environment in which `cuda_python` computes on the simulated CUDA, which has two devices."""
+    cache = pytestconfig.cache
+    kept = Path(cache.mkdir("operators")) if cache is not None else tmp_path_factory.mktemp("operators")
+    base = {
+        **os.environ,
+        "OMP_NUM_THREADS": "1",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "SIM_CUDA_DEVICES": "2",
+        "TMPDIR": str(tmp_path_factory.mktemp("on-simulated-gpu")),
+    }
+    return operators_build.environment(cuda_python, simulated_cuda, kept, base)
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,151 @@
+"""operator_samples.py: upstream's sample inputs of all its operators (OpInfo), on the CPU and on the simulated GPU.
+
+Reads the numbers of operators from standard input. Prints two lines for each: "begin NUMBER", and, as JSON, its name, how
+many samples were equal to the bit, results and gradients, and what was wrong. With the argument "lms" everything is paged
+out before each operator, and before its backward pass. Ends with 3 when the device is lost; "count" prints how many
+operators there are.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import traceback
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.testing._internal.common_methods_invocations import op_db
+from torch.utils._pytree import tree_leaves, tree_map
+
+SAMPLES = 12  # of an operator
+LOST = 3
+# What has no content to compare, and what the wheel itself does otherwise on CUDA.
+DIFFERENT = {
+    "empty": "has no content",
+    "empty_like": "has no content",
+    "empty_permuted": "has no content",
+    "empty_strided": "has no content",
+    "new_empty": "has no content",
+    "new_empty_strided": "has no content",
+    "chalf": "nan_to_num lacks the type",
+    "linalg.lstsq": "its driver gelsy is the CPU's, and not repeatable",
+    "linalg.lstsq.grad_oriented": "its driver gelsy is the CPU's, and not repeatable",
+    "linalg.svdvals": "the layout of a factor differs",
+    "svd_lowrank": "the layout of a factor differs",
+    "pca_lowrank": "the layout of a factor differs",
+    "native_batch_norm": "returns two empty tensors on the CPU",
+    "_native_batch_norm_legit": "returns two empty tensors on the CPU",
+    "renorm": "adds up in double precision on CUDA",
+    "tensor_split": "wants its second argument on the CPU",
+    "to": "its samples name a device",
+}
+REFUSED = {
+    "histogram": "is the CPU's alone",
+    "histogramdd": "is the CPU's alone",
+    "sparse.mm.reduce": "is the CPU's alone",
+    "sparse.sampled_addmm": "takes sparse tensors",
+    "to_sparse": "makes sparse tensors",
+}
+
+
+def moved(arguments: Any, device: str) -> Any:
+    def move(value: Any) -> Any:
+        if not isinstance(value, Tensor):
+            return value
+        return value.detach().to(device, copy=True).requires_grad_(value.requires_grad)
+
+    return tree_map(move, arguments)
+
+
+def tensors(values: Any) -> list[Tensor]:
+    return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
+
+
+def run(operator: Any, sample: Any, device: str, page_out: Callable[[], object]) -> list[Tensor]:
+    """Its results, and the gradients of its arguments."""
+    torch.manual_seed(0)
+    arguments = moved((sample.input, sample.args, sample.kwargs), device)
+    if "device" in arguments[2]:
+        arguments[2]["device"] = device
+    page_out()
+    outputs = tensors(operator(arguments[0], *arguments[1], **arguments[2]))
+    leaves = [tensor for tensor in tensors(arguments) if tensor.requires_grad]
+    differentiable = [output for output in outputs if output.requires_grad]
+    gradients: list[Tensor] = []
+    if leaves and differentiable:
+        torch.manual_seed(1)
+        seeds = [torch.randn(output.shape, dtype=output.dtype).to(device) for output in differentiable]
+        page_out()
+        found = torch.autograd.grad(differentiable, leaves, seeds, allow_unused=True)
+        gradients = [gradient for gradient in found if gradient is not None]
+    page_out()
+    return [tensor.detach().cpu() for tensor in (*outputs, *gradients)]
+
+
+def equal(one: Tensor, other: Tensor) -> bool:
+    if one.shape != other.shape or one.dtype != other.dtype:
+        return False
+    if one.dtype.is_floating_point or one.dtype.is_complex:
+        one, other = (tensor.resolve_conj().resolve_neg().nan_to_num() for tensor in (one, other))
+    return torch.equal(one, other)
+
+
+def compare(operator: Any, page_out: Callable[[], object]) -> int:
+    """How many samples are equal. Raises AssertionError where one is not."""
+    types = operator.supported_dtypes("cpu")
+    dtype = torch.float32 if torch.float32 in types else min(types, key=str)
+    count = 0
+    torch.manual_seed(5)
+    differentiable = operator.supports_autograd and dtype.is_floating_point
+    for sample in list(operator.sample_inputs("cpu", dtype, requires_grad=differentiable))[:SAMPLES]:
+        try:
+            expected = run(operator, sample, "cpu", lambda: None)
+        except (RuntimeError, NotImplementedError):
+            continue  # not on the CPU
+        actual = run(operator, sample, "cuda", page_out)
+        assert len(actual) == len(expected)
+        wrong = [index for index, pair in enumerate(zip(actual, expected, strict=True)) if not equal(*pair)]
+        assert not wrong, f"{wrong} of {len(expected)} differ: {sample}"
+        count += 1
+    return count
+
+
+def attempt(number: int, page_out: Callable[[], object]) -> None:
+    operator = op_db[number]
+    print(f"begin {number}", flush=True)
+    outcome = {"name": operator.full_name, "equal": 0, "wrong": ""}
+    lost = False
+    if operator.supported_dtypes("cpu") and operator.full_name not in DIFFERENT:
+        try:
+            outcome["equal"] = compare(operator, page_out)
+        except (AssertionError, IndexError, RuntimeError, TypeError, ValueError) as error:
+            lost = "CUDA error" in str(error)
+            is_refusal = isinstance(error, NotImplementedError) and operator.full_name in REFUSED
+            outcome["wrong"] = "" if is_refusal else traceback.format_exc()[-2000:]
+    print(json.dumps(outcome), flush=True)
+    if lost:
+        os._exit(LOST)
+
+
+def main() -> None:
+    if "count" in sys.argv:
+        print(len(op_db))
+        return
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    page_out: Callable[[], object] = lambda: None
+    if "lms" in sys.argv:
+        torch.lms.enable("cuda", limit="512MiB", min_size=1)
+        page_out = lambda: torch.lms.reclaim("cuda")
+    for number in sys.stdin.read().split():
+        attempt(int(number), page_out)
+    if "lms" in sys.argv:
+        assert torch.lms.stats("cuda")["in.blocks"] > 0
+
+
+if __name__ == "__main__":
+    main()

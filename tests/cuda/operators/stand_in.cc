@@ -1,0 +1,491 @@
+#include "stand_in.h"
+
+#include <ATen/CPUGeneratorImpl.h>
+#include <ATen/Functions.h>
+#include <ATen/ThreadLocalState.h>
+#include <ATen/core/LegacyTypeDispatch.h>
+#include <ATen/core/grad_mode.h>
+#include <ATen/native/Resize.h>
+#include <ATen/record_function.h>
+#include <c10/core/DeviceGuard.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAFunctions.h>
+#include <c10/cuda/CUDAGraphsC10Utils.h>
+#include <c10/cuda/CUDAStream.h>
+#include <cuda_runtime_api.h>
+
+#include <array>
+#include <cstdio>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <set>
+#include <utility>
+
+#include "generators.h"
+#include "operands.h"
+#include "sim.h"
+
+namespace operators {
+
+namespace {
+
+using Stack = torch::jit::Stack;
+using Transform = std::function<at::Tensor(const at::Tensor&)>;
+
+constexpr int device_assert = 710;  // CUDA's code for a kernel that gave up
+
+// The state of a thread that has no modes, no autograd and no observers: what a kernel runs in, and what computes the
+// geometry of results.
+const at::ThreadLocalState& plain_state() {
+  static const at::ThreadLocalState* const state = [] {
+    const at::DisableRecordFunctionGuard unseen;
+    return new at::ThreadLocalState;
+  }();
+  return *state;
+}
+
+// But for whether gradients are wanted, which some kernels of the CPU ask.
+class PlainState {
+ public:
+  explicit PlainState(bool gradients) : state_(plain_state()), gradients_(gradients) {}
+
+ private:
+  at::ThreadLocalStateGuard state_;
+  at::AutoGradMode gradients_;
+  at::AutoDispatchBelowADInplaceOrView below_;
+};
+
+c10::IValue transform(const c10::IValue& value, const Transform& change) {
+  const auto changed = [&](const at::Tensor& tensor) { return tensor.defined() ? change(tensor) : tensor; };
+  if (value.isTensor()) {
+    return changed(value.toTensor());
+  }
+  if (value.isTensorList()) {
+    c10::List<at::Tensor> list;
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      list.push_back(changed(tensor));
+    }
+    return list;
+  }
+  if (value.isOptionalTensorList()) {
+    c10::List<std::optional<at::Tensor>> list;
+    for (const std::optional<at::Tensor>& tensor : value.toOptionalTensorVector()) {
+      list.push_back(tensor.has_value() ? std::optional<at::Tensor>(changed(*tensor)) : std::nullopt);
+    }
+    return list;
+  }
+  return value;
+}
+
+void visit(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visitor) {
+  transform(value, [&](const at::Tensor& tensor) {
+    visitor(tensor);
+    return tensor;
+  });
+}
+
+// Results, or parts of them, as one list; undefined ones too.
+void flatten(const c10::IValue& value, std::vector<at::Tensor>* tensors) {
+  if (value.isTensorList()) {
+    for (const at::Tensor& tensor : value.toTensorVector()) {
+      tensors->push_back(tensor);
+    }
+  } else {
+    tensors->push_back(value.isTensor() ? value.toTensor() : at::Tensor());
+  }
+}
+
+struct Runs {
+  std::mutex lock;
+  std::map<std::string, std::array<std::uint64_t, 2>> counts;
+};
+Runs& runs() {
+  static auto& all = *new Runs;
+  return all;
+}
+void count(const std::string& name, bool now) {
+  const std::lock_guard<std::mutex> guard(runs().lock);
+  ++runs().counts[name][now ? 1 : 0];
+}
+
+// --- kernels
+
+// What a host function of the stream does. Everything in it is on the CPU; nothing in it owns memory of the device.
+struct Kernel {
+  std::string name;
+  int device = 0;
+  bool gradients = at::GradMode::is_enabled();
+  bool kept = false;  // by a graph, which may run it any number of times
+  std::vector<Span> spans;
+  std::function<void()> run;
+};
+
+void give_up(const Kernel& kernel, const char* why) {
+  std::fprintf(stderr, "simulated CUDA: the kernel of %s gave up: %s\n", kernel.name.c_str(), why);
+  sim_device_lost(kernel.device, device_assert);
+}
+
+void run_kernel(void* data) {
+  auto* const kernel = static_cast<Kernel*>(data);
+  if (!check_access(kernel->device, kernel->spans)) {
+    std::fprintf(stderr, "simulated CUDA: %s touches memory that device %d may not\n", kernel->name.c_str(),
+                 kernel->device);
+  } else {
+    try {
+      const PlainState plain(kernel->gradients);
+      kernel->run();
+    } catch (const c10::Error& error) {
+      give_up(*kernel, error.what_without_backtrace());
+    } catch (const std::exception& error) {
+      give_up(*kernel, error.what());
+    }
+  }
+  if (!kernel->kept) {
+    delete kernel;
+  }
+}
+
+void launch(std::unique_ptr<Kernel> kernel) {
+  const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(kernel->device));
+  kernel->kept = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  C10_CUDA_CHECK(cudaLaunchHostFunc(stream.stream(), &run_kernel, kernel.get()));
+  static_cast<void>(kernel.release());  // run_kernel's from now on
+}
+
+void copy_results(const std::vector<at::Tensor>& from, const std::vector<at::Tensor>& to) {
+  for (std::size_t index = 0; index < to.size(); ++index) {
+    if (to[index].defined() && from.at(index).defined() && from[index].numel() != 0) {
+      TORCH_CHECK(to[index].sizes() == from[index].sizes(), "its result has the shape ", from[index].sizes(),
+                  " on the CPU and ", to[index].sizes(), " on a device");
+      to[index].copy_(from[index]);
+    }
+  }
+}
+
+// These fill a tensor without looking at it.
+const std::set<std::string>& fillers() {
+  static const std::set<std::string> names = {"aten::uniform_",
+                                              "aten::normal_",
+                                              "aten::random_",
+                                              "aten::random_.from",
+                                              "aten::random_.to",
+                                              "aten::exponential_",
+                                              "aten::geometric_",
+                                              "aten::cauchy_",
+                                              "aten::log_normal_",
+                                              "aten::bernoulli_.float",
+                                              "aten::randperm.generator_out"};
+  return names;
+}
+
+// The CPU's results lie otherwise than the meta kernels say.
+const std::set<std::string>& unlike_meta() {
+  static const std::set<std::string> names = {"aten::repeat_interleave.Tensor",  // its size is in the data
+                                              "aten::mkldnn_rnn_layer",  // the library's workspace
+                                              "aten::mkldnn_rnn_layer_backward",  // where there are no biases
+                                              "aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+  return names;
+}
+
+}  // namespace
+
+std::string report_runs() {
+  const std::lock_guard<std::mutex> guard(runs().lock);
+  std::string text;
+  for (const auto& [name, counts] : runs().counts) {
+    text += name + " " + std::to_string(counts[0]) + " " + std::to_string(counts[1]) + "\n";
+  }
+  return text;
+}
+
+struct StandIn::Call {
+  const c10::OperatorHandle& op;
+  std::vector<c10::IValue> arguments;
+  at::Device device;
+};
+
+StandIn::StandIn(const c10::OperatorHandle& op) : name_(c10::toString(op.operator_name())), adapted_(adapted(name_)) {
+  const c10::FunctionSchema& schema = op.schema();
+  for (const c10::Argument& argument : schema.arguments()) {
+    const c10::AliasInfo* alias = argument.alias_info();
+    if (argument.name() == "generator") {
+      generator_ = static_cast<int>(written_.size());
+    }
+    has_outputs_ = has_outputs_ || argument.is_out();
+    written_.push_back(alias != nullptr && alias->isWrite());
+  }
+  for (const c10::Argument& result : schema.returns()) {
+    int same = -1;
+    for (std::size_t index = 0; index < written_.size() && result.alias_info() != nullptr; ++index) {
+      if (written_[index] && *schema.arguments()[index].alias_info() == *result.alias_info()) {
+        same = static_cast<int>(index);
+      }
+    }
+    same_as_.push_back(same);
+    const c10::TypeKind kind = result.type()->kind();
+    returns_data_ = returns_data_ || (kind != c10::TypeKind::TensorType && kind != c10::TypeKind::ListType &&
+                                      kind != c10::TypeKind::OptionalType);
+    makes_new_ = makes_new_ || same < 0;
+  }
+  for (const c10::DispatchKey key :
+       {c10::DispatchKey::Meta, c10::DispatchKey::CompositeExplicitAutograd,
+        c10::DispatchKey::CompositeExplicitAutogradNonFunctional, c10::DispatchKey::CompositeImplicitAutograd}) {
+    has_meta_ = has_meta_ || op.hasKernelForDispatchKey(key);
+  }
+  random_ = generator_ >= 0 || (adapted_ != nullptr && adapted_->draw != nullptr) ||
+            (adapted_ == nullptr && op.hasTag(at::Tag::nondeterministic_seeded));
+  only_draws_ = fillers().count(name_) != 0;
+}
+
+void StandIn::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) const {
+  const std::size_t count_of = written_.size();
+  Call call{op, {stack->end() - static_cast<std::ptrdiff_t>(count_of), stack->end()}, at::kCPU};
+  torch::jit::drop(*stack, count_of);
+  std::optional<at::Tensor> host;
+  for (const c10::IValue& argument : call.arguments) {
+    visit(argument, [&](const at::Tensor& tensor) {
+      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(),
+                                  "simulated CUDA: ", name_, " has no stand-in for tensors that are not strided");
+      if (tensor.is_cuda()) {
+        TORCH_CHECK(call.device.is_cpu() || call.device == tensor.device(),
+                    "Expected all tensors to be on the same device, but found at least two devices, ", call.device,
+                    " and ", tensor.device(), "! (", name_, ")");
+        call.device = tensor.device();
+      } else if (tensor.dim() != 0) {
+        host = tensor;
+      }
+    });
+  }
+  // Indices may be on the CPU.
+  TORCH_CHECK(!host.has_value() || name_.find("index") != std::string::npos,
+              "Expected all tensors to be on the same device, but found at least two devices, ", call.device,
+              " and cpu! (", name_, ")");
+  for (const c10::IValue& argument : call.arguments) {
+    if (call.device.is_cpu() && argument.isDevice()) {  // it makes a tensor of nothing
+      call.device = argument.toDevice();
+    }
+  }
+  TORCH_CHECK_NOT_IMPLEMENTED(call.device.is_cuda(), "simulated CUDA: ", name_, " has no stand-in without a device");
+  if (!call.device.has_index()) {
+    call.device.set_index(c10::cuda::current_device());
+  }
+  const c10::DeviceGuard guard(call.device);
+  const bool drawn_apart = adapted_ != nullptr && adapted_->draw != nullptr;
+  if (random_ || depends_on_data(call)) {
+    if (drawn_apart) {
+      run_later(&call, stack);
+    } else {
+      run_now(&call, stack, !only_draws_);
+    }
+  } else {
+    run_later(&call, stack);
+  }
+}
+
+bool StandIn::depends_on_data(const Call& call) const {
+  if (returns_data_ || (!has_meta_ && (makes_new_ || has_outputs_)) || call.op.hasTag(at::Tag::data_dependent_output)) {
+    return true;
+  }
+  if (name_ == "aten::index.Tensor" || name_ == "aten::index.Tensor_out") {
+    bool mask = false;
+    visit(call.arguments[1], [&](const at::Tensor& index) {
+      mask |= index.scalar_type() == at::kBool || index.scalar_type() == at::kByte;
+    });
+    return mask;
+  }
+  return unlike_meta().count(name_) != 0;
+}
+
+void StandIn::resize_outputs(Call* call, const Stack& geometry) const {
+  for (std::size_t index = 0; index < written_.size(); ++index) {
+    if (call->op.schema().arguments()[index].is_out() && call->arguments[index].isTensor()) {
+      at::native::resize_output(call->arguments[index].toTensor(), geometry[index].toTensor().sizes());
+    }
+  }
+}
+
+Geometry::Answer StandIn::compute_geometry(const Call& call) const {
+  const PlainState plain(at::GradMode::is_enabled());
+  Geometry::Answer answer;
+  for (const c10::IValue& argument : call.arguments) {
+    answer.arguments.push_back(argument.isDevice() ? c10::IValue(at::Device(at::kMeta))
+                                                   : transform(argument, &without_memory));
+  }
+  answer.results = answer.arguments;
+  try {
+    call.op.callBoxed(&answer.results);
+  } catch (const c10::NotImplementedError&) {
+    if (makes_new_ || has_outputs_) {
+      throw;
+    }
+  }
+  return answer;
+}
+
+// What is enqueued is the CPU's kernel.
+void StandIn::run_later(Call* call, Stack* stack) const {
+  Stack geometry;
+  if (has_meta_) {  // also where nothing is new: it refuses wrong arguments
+    const Geometry::Answer answer = geometry_->of(call->arguments, [&] { return compute_geometry(*call); });
+    geometry = answer.results;
+    resize_outputs(call, answer.arguments);
+  }
+  count(name_, false);
+  auto kernel = std::make_unique<Kernel>();
+  kernel->name = name_;
+  kernel->device = call->device.index();
+  Stack arguments;
+  for (std::size_t index = 0; index < written_.size(); ++index) {
+    arguments.push_back(call->arguments[index].isDevice()
+                            ? c10::IValue(at::Device(at::kCPU))
+                            : transform(call->arguments[index], [&](const at::Tensor& tensor) {
+                                if (!tensor.is_cuda()) {
+                                  return copy_of(tensor);
+                                }
+                                kernel->spans.push_back(span_of(tensor, written_[index]));
+                                return alias_of(tensor);
+                              }));
+  }
+  if (adapted_ != nullptr && adapted_->draw != nullptr) {
+    with_cpu_generator(at::Generator(), call->device, [&](const at::Generator& generator) {
+      const PlainState plain(at::GradMode::is_enabled());
+      arguments.emplace_back(adapted_->draw(arguments, generator));
+    });
+  }
+  std::vector<at::Tensor> targets;
+  for (std::size_t index = 0; index < same_as_.size(); ++index) {
+    if (same_as_[index] >= 0) {
+      stack->push_back(call->arguments[static_cast<std::size_t>(same_as_[index])]);
+      std::vector<at::Tensor> same;
+      flatten(stack->back(), &same);
+      targets.resize(targets.size() + same.size());
+      continue;
+    }
+    stack->push_back(
+        transform(geometry[index], [&](const at::Tensor& tensor) { return allocate_like(tensor, call->device); }));
+    std::vector<at::Tensor> results;
+    flatten(stack->back(), &results);
+    for (const at::Tensor& result : results) {
+      if (result.defined()) {
+        kernel->spans.push_back(span_of(result, true));
+      }
+      targets.push_back(result.defined() ? alias_of(result) : result);
+    }
+  }
+  const c10::OperatorHandle op = call->op;
+  kernel->run = [op, arguments, targets, adapter = adapted_] {
+    std::vector<at::Tensor> results;
+    if (adapter != nullptr) {
+      results = adapter->run(arguments);
+    } else {
+      Stack own = arguments;
+      op.callBoxed(&own);
+      for (const c10::IValue& result : own) {
+        flatten(result, &results);
+      }
+    }
+    copy_results(results, targets);
+  };
+  launch(std::move(kernel));
+}
+
+// The CPU's kernel runs at once; what is enqueued is the copy of its results.
+void StandIn::run_now(Call* call, Stack* stack, bool reads) const {
+  count(name_, true);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !random_ || c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
+      "simulated CUDA: ", name_, " has no stand-in in a graph: it would draw the same numbers in every replay");
+  const auto stream = c10::cuda::getCurrentCUDAStream(call->device.index());
+  if (reads) {
+    C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
+  }
+  std::vector<Span> spans;
+  std::vector<at::Tensor> own;  // what takes the place of tensors that are written, and those
+  std::vector<at::Tensor> targets;
+  Stack arguments;
+  for (std::size_t index = 0; index < written_.size(); ++index) {
+    if (call->arguments[index].isDevice()) {
+      arguments.emplace_back(at::Device(at::kCPU));
+      continue;
+    }
+    arguments.push_back(transform(call->arguments[index], [&](const at::Tensor& tensor) {
+      if (!tensor.is_cuda()) {
+        return tensor;
+      }
+      if (!written_[index]) {
+        spans.push_back(span_of(tensor, false));
+        return alias_of(tensor);
+      }
+      own.push_back(at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU)));
+      targets.push_back(tensor);
+      if (reads) {
+        spans.push_back(span_of(tensor, false));
+      }
+      return own.back();
+    }));
+  }
+  if (!check_access(call->device.index(), spans)) {
+    C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
+  }
+  Stack results = arguments;
+  const auto run = [&] {
+    const PlainState plain(at::GradMode::is_enabled());
+    for (std::size_t index = 0; index < own.size() && reads; ++index) {
+      own[index].copy_(alias_of(targets[index]));
+    }
+    if (adapted_ != nullptr) {
+      std::vector<at::Tensor> tensors = adapted_->run(arguments);
+      results.assign(tensors.begin(), tensors.end());
+    } else {
+      call->op.callBoxed(&results);
+    }
+  };
+  if (random_) {
+    const c10::IValue given = generator_ >= 0 ? call->arguments[static_cast<std::size_t>(generator_)] : c10::IValue();
+    with_cpu_generator(
+        given.isNone() ? at::Generator() : given.toGenerator(), call->device, [&](const at::Generator& generator) {
+          if (generator_ >= 0) {
+            results[static_cast<std::size_t>(generator_)] = generator;
+            run();
+            return;
+          }
+          TORCH_CHECK_NOT_IMPLEMENTED(generator == at::detail::getDefaultCPUGenerator(), "simulated CUDA: ", name_,
+                                      " has no stand-in while the device's generator is not seeded as the CPU's");
+          run();
+        });
+  } else {
+    run();
+  }
+  for (std::size_t index = 0; index < targets.size(); ++index) {
+    at::native::resize_output(targets[index], own[index].sizes());
+  }
+  for (std::size_t index = 0; index < same_as_.size(); ++index) {
+    if (same_as_[index] >= 0) {
+      stack->push_back(call->arguments[static_cast<std::size_t>(same_as_[index])]);
+      continue;
+    }
+    stack->push_back(transform(results[index], [&](const at::Tensor& tensor) {
+      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "simulated CUDA: ", name_,
+                                  " has no stand-in where its result is not strided");
+      own.push_back(tensor);
+      targets.push_back(allocate_like(tensor, call->device));
+      return targets.back();
+    }));
+  }
+  if (targets.empty()) {
+    return;
+  }
+  auto kernel = std::make_unique<Kernel>();
+  kernel->name = name_;
+  kernel->device = call->device.index();
+  std::vector<at::Tensor> aliases;
+  for (const at::Tensor& target : targets) {
+    kernel->spans.push_back(span_of(target, true));
+    aliases.push_back(alias_of(target));
+  }
+  kernel->run = [own, aliases] { copy_results(own, aliases); };
+  launch(std::move(kernel));
+}
+
+}  // namespace operators

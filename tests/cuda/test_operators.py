@@ -1,0 +1,122 @@
+"""The stand-ins for CUDA's kernels (operators/stand_in.h), by upstream's own samples of every operator: equal to the CPU to
+the bit, and so are they when everything they use has been paged out before.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from operators import build
+
+HERE = Path(__file__).parent
+SAMPLES = HERE / "operator_programs" / "operator_samples.py"
+LOST = 3  # its exit status when the device is lost
+AT_ONCE = 2
+
+
+@pytest.mark.parametrize("mode", ["stock", "lms"])
+def test_every_operator_of_upstream(mode: str, cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    words = [str(cuda_python), "-W", "ignore", str(SAMPLES), mode]
+
+    def run(numbers: list[int]) -> list[dict[str, Any]]:
+        outcomes = []
+        while numbers:
+            given = " ".join(map(str, numbers))
+            done = subprocess.run(
+                words, input=given, capture_output=True, text=True, env=on_simulated_gpu, timeout=600, check=False
+            )
+            lines = done.stdout.splitlines()
+            outcomes += [json.loads(line) for line in lines if line.startswith("{")]
+            begun = [int(line.split()[1]) for line in lines if line.startswith("begin")]
+            if done.returncode == 0:
+                assert begun == numbers
+                break
+            # Those behind the one that lost the device have not been tried.
+            assert done.returncode == LOST and begun, done.stderr[-3000:]
+            outcomes[-1]["wrong"] += done.stderr[-1000:]
+            numbers = numbers[numbers.index(begun[-1]) + 1 :]
+        return outcomes
+
+    count = subprocess.run([*words, "count"], capture_output=True, text=True, env=on_simulated_gpu, check=True).stdout
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        shares = [list(range(share, int(count), AT_ONCE)) for share in range(AT_ONCE)]
+        outcomes = [outcome for share in pool.map(run, shares) for outcome in share]
+    wrong = {outcome["name"]: outcome["wrong"] for outcome in outcomes if outcome["wrong"]}
+    assert not wrong, f"{len(wrong)} operators: {json.dumps(wrong, indent=1)[:6000]}"
+    assert sum(outcome["equal"] > 0 for outcome in outcomes) > 600
+
+
+def run(python: Path, environment: dict[str, str], program: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [python, "-c", program], capture_output=True, text=True, env=environment, timeout=120, check=False
+    )
+
+
+def refused(python: Path, environment: dict[str, str], program: str) -> str:
+    """What a program says that ends with an error."""
+    done = run(python, environment, f"import torch\n{program}")
+    assert done.returncode == 1, (done.returncode, done.stdout, done.stderr)
+    return done.stderr
+
+
+def test_what_has_no_stand_in_is_named(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    program = "x = torch.eye(3, device='cuda')\ntorch.ops.aten._cslt_compress(x)"
+    said = refused(cuda_python, on_simulated_gpu, program)
+    assert "the operator aten::_cslt_compress has no stand-in" in said
+    assert 'File "<string>", line 3' in said
+    assert "aten::_to_sparse has no stand-in" in refused(
+        cuda_python, on_simulated_gpu, "torch.eye(3, device='cuda').to_sparse()"
+    )
+
+
+def test_a_kernel_that_touches_freed_memory(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    program = """
+x = torch.ones(1 << 20, device="cuda")
+view = torch.tensor([], device="cuda").set_(x.untyped_storage())
+import ctypes; assert ctypes.CDLL("libcudart.so.12").cudaFree(ctypes.c_void_p(x.data_ptr())) == 0
+view.mul(2)
+torch.cuda.synchronize()
+"""
+    said = refused(cuda_python, on_simulated_gpu, program)
+    assert "illegal memory access" in said
+    assert "aten::mul.Tensor touches memory that device 0 may not" in said
+
+
+def test_a_kernel_that_gives_up(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    said = refused(
+        cuda_python, on_simulated_gpu, "torch.ones(3, device='cuda')[torch.tensor([5], device='cuda')].cpu()"
+    )
+    assert "device-side assert" in said
+    assert "the kernel of aten::index.Tensor gave up: index 5 is out of bounds for dimension 0 with size 3" in said
+
+
+def test_more_memory_than_the_card_has(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    said = refused(cuda_python, on_simulated_gpu, "torch.zeros(1 << 40, device='cuda')")
+    assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 4096.00 GiB" in said
+
+
+def test_wrong_arguments_are_refused_at_their_line(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    said = refused(cuda_python, on_simulated_gpu, "torch.ones(3, device='cuda').add_(torch.ones(4, device='cuda'))")
+    assert 'File "<string>", line 2' in said and "RuntimeError" in said
+    said = refused(cuda_python, on_simulated_gpu, "torch.ones(3, device='cuda') + torch.ones(3)")
+    assert "Expected all tensors to be on the same device" in said
+
+
+def test_the_script_for_a_program(cuda_python: Path, simulated_cuda: Path, tmp_path: Path) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(
+        "import sys, torch\n"
+        "x = torch.arange(4.0, device='cuda:1', requires_grad=True)\n"
+        "(x @ x).backward()\n"
+        "print(sys.argv[1], x.grad.tolist(), torch.cuda.device_count())\n"
+    )
+    words = [sys.executable, str(build.HERE / "run.py"), "--python", str(cuda_python), "-o", "devices=2"]
+    done = subprocess.run([*words, str(program), "one"], capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines()[-1] == "one [0.0, 2.0, 4.0, 6.0] 2"
