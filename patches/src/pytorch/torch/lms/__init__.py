@@ -244,8 +244,9 @@ class pin:
     They count as written. What is pinned counts against the limit. Does nothing where LMS does not manage a tensor.
     Inside a compiled function it does nothing either: a compiled graph's inputs are pinned as it is called.
 
-    On CUDA the tensors are there for work on any stream, and what was enqueued on any stream before the block ends
-    finds them: the memory is not taken away before that work is done.
+    On CUDA the tensors are there for work on any stream of their device, and what was enqueued there before the block
+    ends finds them: the memory is not taken away before that work is done. For work on a stream of another device, call
+    ``tensor.record_stream(stream)`` before the block ends.
 
     :raises torch.cuda.OutOfMemoryError: the device has no room for them, or on ``"cpu"`` a strict limit has none.
     """

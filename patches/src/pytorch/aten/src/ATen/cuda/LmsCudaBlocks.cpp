@@ -3,6 +3,7 @@
 #include <ATen/cuda/LmsCudaBlocks.h>
 #include <ATen/cuda/LmsStock.h>
 #include <ATen/lms/pager.h>
+#include <c10/cuda/CUDAGuard.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,15 @@
 
 namespace lms_cuda {
 namespace {
+
+// Fails only with the device, which reports it otherwise.
+void wait_for(c10::cuda::CUDAStream stream) {
+  try {
+    const c10::cuda::CUDAGuard guard(stream.device_index());  // a default stream is the current device's
+    static_cast<void>(cudaStreamSynchronize(stream.stream()));
+  } catch (const c10::Error&) {
+  }
+}
 
 // What few blocks have besides their memory.
 struct Attachment {
@@ -59,7 +69,7 @@ class Attachments {
       count_.store(all_.size(), std::memory_order_release);
     }
     for (const c10::cuda::CUDAStream& stream : attachment.foreign_streams) {
-      static_cast<void>(cudaStreamSynchronize(stream.stream()));  // fails only with the device
+      wait_for(stream);
     }
     for (const lms::CudaExport& entry : attachment.exports) {
       ::close(entry.file);
