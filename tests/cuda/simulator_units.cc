@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -325,6 +326,69 @@ CASE(nothing_runs_before_it_may) {
     CHECK_EQ(byte_at(address), 2);
     OK(cuCtxSynchronize());
   }
+}
+
+CASE(a_lazy_schedule_runs_what_is_waited_for_alone) {
+  start();
+  CHECK_EQ(sim_set("lazy", "1"), 0);
+  void* stream = new_stream();
+  void* other = new_stream();
+  void* event = new_event();
+  static std::atomic<int> runs{0};
+  const auto enqueue = [](void* on) { OK(cuLaunchHostFunc(on, [](void*) { ++runs; }, nullptr)); };
+  for (std::uint64_t seed = 0; seed < 20; ++seed) {
+    sim_seed(seed);
+    runs = 0;
+    for (int i = 0; i < 20; ++i) {
+      enqueue(other);
+    }
+    enqueue(stream);
+    CHECK_EQ(runs, 0);
+    OK(cuStreamSynchronize(stream));
+    CHECK_EQ(runs, 1);
+    enqueue(other);
+    OK(cuEventRecord(event, other));
+    OK(cuStreamWaitEvent(stream, event, 0));
+    enqueue(other);
+    OK(cuStreamSynchronize(stream));
+    CHECK_EQ(runs, 22);
+    while (cuStreamQuery(other) != 0) {  // who only asks comes to an end as well
+    }
+    CHECK_EQ(runs, 23);
+  }
+}
+
+CASE(a_program_that_is_stuck_is_told) {
+  start();
+  CHECK_EQ(sim_set("patience", "1"), 0);
+  void* stream = new_stream();
+  void* other = new_stream();
+  void* event = new_event();
+  static std::atomic<bool> begun{false};
+  static std::atomic<bool> goes_on{false};
+  std::thread stuck([stream] {
+    void* context = nullptr;
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxSetCurrent(context));
+    OK(cuLaunchHostFunc(
+        stream,
+        [](void*) {
+          begun = true;
+          while (!goes_on) {
+            std::this_thread::yield();
+          }
+        },
+        nullptr));
+    CHECK_EQ(cuStreamSynchronize(stream), 999);
+  });
+  while (!begun) {
+    std::this_thread::yield();
+  }
+  OK(cuEventRecord(event, stream));
+  OK(cuStreamWaitEvent(other, event, 0));
+  CHECK_EQ(cuStreamSynchronize(other), 999);
+  goes_on = true;
+  stuck.join();
 }
 
 CASE(events_tell_what_is_over) {

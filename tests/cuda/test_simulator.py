@@ -33,6 +33,7 @@ DETERMINISTIC = {
     "a_missing_event_shows",
     "a_dropped_wait_shows",
     "an_early_answer_shows",
+    "a_lazy_schedule_runs_what_is_waited_for_alone",
     "a_seed_repeats_the_schedule",
     "events_tell_what_is_over",
     "memory_that_is_no_longer_page_locked_cannot_be_copied",

@@ -58,7 +58,9 @@ def environment(python: Path, simulator: Path, folder: Path, base: Mapping[str, 
         **base,
         "LD_LIBRARY_PATH": str(simulator),
         # The wheel's own search path would come before LD_LIBRARY_PATH.
-        "LD_PRELOAD": f"{simulator}/libcuda.so.1 {simulator}/libcudart.so.{torch.runtime}",
+        "LD_PRELOAD": " ".join(
+            f"{simulator}/{name}" for name in ("libcuda.so.1", f"libcudart.so.{torch.runtime}", "libnccl.so.2")
+        ),
         "LMS_TEST_OPERATORS": str(library(torch, simulator, folder)),
         "PYTHONPATH": os.pathsep.join(filter(None, (str(AUTOLOAD), base.get("PYTHONPATH", "")))),
     }

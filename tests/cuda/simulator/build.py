@@ -1,4 +1,4 @@
-"""Builds the simulated CUDA: a folder with libcuda.so.1 and libcudart.so.RELEASE for every release in RUNTIMES.
+"""Builds the simulated CUDA: a folder with libcuda.so.1, libcudart.so.RELEASE for every release in RUNTIMES, and libnccl.so.2.
 
 From a test: `libraries(folder)`, and then `environment(...)` for the program that is to run on them. From a shell:
 `python build.py FOLDER` prints the folder of the libraries.
@@ -90,6 +90,7 @@ def _build(folder: Path, compile_: list[str], without: Sequence[str], releases: 
     jobs: list[list[str]] = [
         [*compile_, *defines, "-c", str(HERE / f"{name}.cc"), "-o", str(folder / f"{name}.o")] for name in DRIVER
     ]
+    jobs.append([*compile_, "-c", str(HERE / "nccl.cc"), "-o", str(folder / "nccl.o")])
     for release in releases:
         output = folder / f"runtime{release}.o"
         jobs.append([*compile_, f"-DSIM_CUDART={RUNTIMES[release]}", "-c", str(HERE / "runtime.cc"), "-o", str(output)])
@@ -103,6 +104,8 @@ def _build(folder: Path, compile_: list[str], without: Sequence[str], releases: 
     _run(
         [*link, *objects, "-Wl,-soname,libcuda.so.1", f"-Wl,--version-script={script}", "-o", f"{folder}/libcuda.so.1"]
     )
+    own = ["-Wl,-soname,libnccl.so.2", "-Wl,-rpath,$ORIGIN", "-o", f"{folder}/libnccl.so.2"]
+    _run([*link, str(folder / "nccl.o"), f"{folder}/libcuda.so.1", *own])
     for release in releases:
         _link_runtime(folder, release, compile_, link)
     for path in [*folder.glob("*.o"), *folder.glob("*.map"), *folder.glob("refused*.cc")]:

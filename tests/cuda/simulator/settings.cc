@@ -41,9 +41,10 @@ bool parse_failures(const std::string& text) {
 }  // namespace
 
 Settings::Settings() {
-  static const char* const options[] = {
-      "devices",  "memory",       "address_space",  "mode",       "host_access", "seed", "vmm",        "sample",
-      "host_vmm", "pinned_limit", "driver_version", "capability", "queue",       "fail", "drop_waits", "early_events"};
+  static const char* const options[] = {"devices",        "memory",     "address_space", "mode",     "host_access",
+                                        "seed",           "vmm",        "sample",        "host_vmm", "pinned_limit",
+                                        "driver_version", "capability", "queue",         "fail",     "drop_waits",
+                                        "early_events",   "lazy",       "patience"};
   for (const char* option : options) {
     std::string name = "SIM_CUDA_";
     for (const char* c = option; *c != '\0'; ++c) {
@@ -106,6 +107,10 @@ bool Settings::set(const std::string& option, const std::string& value, bool fro
     drop_waits = number;
   } else if (option == "early_events") {
     early_events = number;
+  } else if (option == "patience" && number > 0) {
+    patience = number;
+  } else if (option == "lazy") {
+    lazy = number != 0;
   } else if (option == "queue" && number > 0) {
     queue = number;
   } else {

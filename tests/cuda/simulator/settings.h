@@ -32,6 +32,8 @@ struct Settings {
   std::atomic<std::uint64_t> drop_waits{0};
   std::atomic<std::uint64_t> early_events{0};
   std::atomic<std::uint64_t> queue{400};
+  std::atomic<bool> lazy{false};
+  std::atomic<std::uint64_t> patience{100};
 
   Settings();
   bool set(const std::string& option, const std::string& value, bool from_environment);

@@ -46,6 +46,10 @@
 //  early_events     n: every n-th answer of cuEventQuery and cuEventSynchronize about an event that is not over says
 //                   that it is (0: none). A stress of what uses the driver must notice both; programs use the runtime.
 //  queue            operations that may be queued in deterministic mode before some must run (400)
+//  lazy             1: in deterministic mode, only what somebody waits for runs, and what that needs (0)
+//  patience         seconds that a wait may last while nothing else happens; then the streams' queues are reported, and
+//  the
+//                   device is lost with CUDA_ERROR_UNKNOWN (100)
 //  fail             NAME:NTH:CODE[,...], as sim_fail. Environment only.
 //
 // Thread-safety: all functions may be called from any thread at any time.
@@ -85,6 +89,9 @@ void sim_drain(void);
 
 // Operations that are queued and have not run.
 uint64_t sim_queued(void);
+
+// Writes to stderr what is queued on every stream, and what each waits for.
+void sim_report_queues(void);
 
 // Bytes of physical memory in use on a device.
 uint64_t sim_used_bytes(int device);

@@ -276,14 +276,65 @@ void Machine::advance(std::unique_lock<std::mutex>& guard, unsigned operations) 
   }
 }
 
+// Somebody asks how far the stream is: time passes meanwhile.
+void Machine::let_some_run(std::unique_lock<std::mutex>& guard, Stream* asked) {
+  if (settings().threads) {
+    return;
+  }
+  if (!settings().lazy) {
+    advance(guard, static_cast<unsigned>(random_() % 4));
+  } else if (random_() % 8 == 0) {  // who only asks, and never waits, must come to an end
+    Stream* must = needed(asked, 0);
+    if (must != nullptr && ready(*must)) {
+      run_one(guard, must);
+    }
+  }
+}
+
+// Waits until something has run. Where nothing does, the program is stuck: says so, and ends the wait.
+void Machine::wait_patiently(std::unique_lock<std::mutex>& guard, Device* device) {
+  if (done_.wait_for(guard, std::chrono::seconds(settings().patience)) == std::cv_status::timeout) {
+    std::fprintf(stderr, "simulated CUDA: device %d is waited for, and nothing runs\n", device->index);
+    report_locked();
+    if (device->error == success) {
+      device->error = unknown_error;
+    }
+  }
+}
+
+void Machine::report() {
+  const std::lock_guard<std::mutex> guard(lock);
+  report_locked();
+}
+
+void Machine::report_locked() const {
+  for (const auto& stream : streams_) {
+    if (stream->queue.empty() && !stream->running) {
+      continue;
+    }
+    std::fprintf(stderr, "  stream %llu of device %d: %zu queued%s", static_cast<unsigned long long>(stream->id),
+                 stream->device->index, stream->queue.size(), stream->running ? ", one runs" : "");
+    const Operation* const next = stream->queue.empty() ? nullptr : &stream->queue.front();
+    if (next != nullptr && next->wait != nullptr && !next->wait->done) {
+      std::fprintf(stderr, ", the next waits for an event of stream %llu",
+                   static_cast<unsigned long long>(next->wait->stream->id));
+    }
+    std::fprintf(stderr, "\n");
+  }
+}
+
 // Waits until so many operations of the stream are complete.
 int Machine::wait_for(std::unique_lock<std::mutex>& guard, Stream* stream, std::uint64_t count) {
   Device* device = stream->device;
   // 0: only what is needed; 1: anything; 2: everything else first
-  const unsigned manner = settings().threads ? 0 : static_cast<unsigned>(random_() % 3);
+  const unsigned manner = settings().threads || settings().lazy ? 0 : static_cast<unsigned>(random_() % 3);
+  if (settings().lazy && random_() % 4 == 0) {
+    // To wait makes nothing faster on a device: other threads go on meanwhile, and enqueue what may not come too early.
+    done_.wait_for(guard, std::chrono::microseconds(500));
+  }
   while (stream->completed < count && device->error == success) {
     if (settings().threads) {
-      done_.wait(guard);
+      wait_patiently(guard, device);
       continue;
     }
     Stream* must = needed(stream, 0);
@@ -294,7 +345,7 @@ int Machine::wait_for(std::unique_lock<std::mutex>& guard, Stream* stream, std::
     if (next != nullptr) {
       run_one(guard, next);
     } else {
-      done_.wait(guard);  // another thread runs what has to run first
+      wait_patiently(guard, device);  // another thread runs what has to run first
     }
   }
   return device->error;
@@ -354,7 +405,7 @@ int Machine::enqueue_locked(std::unique_lock<std::mutex>& guard, Stream* stream,
   }
   if (total_queued_ > settings().queue) {
     advance(guard, static_cast<unsigned>(random_() % settings().queue) + 1);
-  } else if (random_() % 16 == 0) {
+  } else if (random_() % 16 == 0 && !settings().lazy) {
     advance(guard, static_cast<unsigned>(random_() % 4) + 1);  // as a device does that is not idle
   }
   return success;
@@ -511,9 +562,7 @@ int Machine::query_event(Event* event, bool driver) {
   if (driver && answers_early()) {
     return success;
   }
-  if (!settings().threads) {
-    advance(guard, static_cast<unsigned>(random_() % 4));
-  }
+  let_some_run(guard, last->stream);
   if (event->device->error != success) {
     return event->device->error;
   }
@@ -567,8 +616,8 @@ int Machine::query_stream(Stream* stream) {
     return refused;
   }
   const std::uint64_t count = stream->enqueued;
-  if (!settings().threads && stream->completed < count) {
-    advance(guard, static_cast<unsigned>(random_() % 4));
+  if (stream->completed < count) {
+    let_some_run(guard, stream);
   }
   if (stream->device->error != success) {
     return stream->device->error;
@@ -899,6 +948,8 @@ SIM_PUBLIC int sim_device_error(int device) {
 SIM_PUBLIC void sim_drain(void) { sim::machine().drain(); }
 
 SIM_PUBLIC uint64_t sim_queued(void) { return sim::machine().queued(); }
+
+SIM_PUBLIC void sim_report_queues(void) { sim::machine().report(); }
 
 SIM_PUBLIC uint64_t sim_used_bytes(int device) { return sim::memory().used(device); }
 

@@ -159,6 +159,7 @@ class SIM_PUBLIC Machine {
   void reseed(std::uint64_t seed);
   void drain();
   std::uint64_t queued();
+  void report();
   void reset_device(Device* device);
 
   std::mutex lock;
@@ -167,6 +168,7 @@ class SIM_PUBLIC Machine {
   friend SIM_PUBLIC Machine& machine();
   Machine() = default;
 
+  void report_locked() const;
   int enqueue_locked(std::unique_lock<std::mutex>& guard, Stream* stream, Operation operation);
   bool ready(const Stream& stream) const;
   void run_one(std::unique_lock<std::mutex>& guard, Stream* stream);
@@ -175,6 +177,8 @@ class SIM_PUBLIC Machine {
   void activate(Stream* stream);
   void deactivate(Stream* stream);
   void advance(std::unique_lock<std::mutex>& guard, unsigned operations);
+  void let_some_run(std::unique_lock<std::mutex>& guard, Stream* asked);
+  void wait_patiently(std::unique_lock<std::mutex>& guard, Device* device);
   int wait_for(std::unique_lock<std::mutex>& guard, Stream* stream, std::uint64_t count);
   void serve(Stream* stream);
   void invalidate(const std::shared_ptr<Capture>& capture);
