@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import shutil
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
 
@@ -13,8 +14,10 @@ import pytest
 
 import allocator_programs
 import elsewhere
+import tensorflow_gpu
 from allocator_programs import Allocator
 from elsewhere import Programs
+from lmsbuild import paths
 from machines import Machine
 from operators import build as operators_build
 
@@ -58,6 +61,26 @@ def simulated_cuda(simulator: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
+def tensorflow_gpu_wheel(
+    wheel_builder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Path]]:
+    """tensorflow_gpu_wheel(tag): a folder with the grafted GPU wheel of the tag unpacked, 1.5 GB; removed at the end."""
+    known: dict[str, Path] = {}
+
+    def wheel_of(tag: str) -> Path:
+        if tag not in known:
+            output, folder = tmp_path_factory.mktemp("tensorflow-gpu-dist"), tmp_path_factory.mktemp("tensorflow-gpu")
+            tensorflow_gpu.unpack(wheel_builder(tag, output, "tensorflow"), folder)
+            shutil.rmtree(output)
+            known[tag] = folder
+        return known[tag]
+
+    yield wheel_of
+    for folder in known.values():
+        shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
 def on_simulated_gpu(
     cuda_python: Path, simulated_cuda: Path, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
@@ -72,6 +95,13 @@ def on_simulated_gpu(
         "TMPDIR": str(tmp_path_factory.mktemp("on-simulated-gpu")),
     }
     return operators_build.environment(cuda_python, simulated_cuda, kept, base)
+
+
+@pytest.fixture(scope="session")
+def train_environment(on_simulated_gpu: dict[str, str]) -> dict[str, str]:
+    """The same, in which the programs of train_programs find what they import."""
+    found = (on_simulated_gpu["PYTHONPATH"], str(HERE / "train_programs"), str(paths.models_file().parent))
+    return {**on_simulated_gpu, "PYTHONPATH": os.pathsep.join(found)}
 
 
 @pytest.fixture(scope="session")

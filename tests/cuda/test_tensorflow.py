@@ -1,60 +1,36 @@
-"""Runs every check under tensorflow_programs/ with the grafted GPU wheel of TensorFlow on the simulated CUDA.
-
-TensorFlow opens CUDA's libraries at run time and makes no GPU devices where one is missing. Those that the simulation
-does not have are stood in for by empty ones: no check comes to a kernel.
-"""
+"""Runs every check under tensorflow_programs/ with the grafted GPU wheel of TensorFlow on the simulated CUDA."""
 
 from __future__ import annotations
 
 import json
 import os
-import shutil
 import subprocess
 import sys
-import zipfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import pytest
 
+import tensorflow_gpu
 from checks import Outcomes, parameters
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
 
 PROGRAMS = Path(__file__).parent / "tensorflow_programs"
 SCRIPT = Path(__file__).parents[2] / "ci" / "gpu" / "run_tensorflow.py"
 TAG = "v2.14.1"
-STOOD_IN_FOR = (
-    *("libcublas.so.11", "libcublasLt.so.11", "libcudnn.so.8", "libcufft.so.10", "libcurand.so.10"),
-    *("libcusolver.so.11", "libcusparse.so.11"),
-)
 
 
 @pytest.fixture(scope="module")
-def gpu_wheel(wheel_builder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A folder with the grafted GPU wheel unpacked, 1.5 GB; removed at the end."""
-    output, folder = tmp_path_factory.mktemp("tensorflow-gpu-dist"), tmp_path_factory.mktemp("tensorflow-gpu")
-    with zipfile.ZipFile(wheel_builder(TAG, output, "tensorflow")) as wheel:
-        wheel.extractall(folder, [name for name in wheel.namelist() if not name.startswith("tensorflow/include/")])
-    shutil.rmtree(output)
-    yield folder
-    shutil.rmtree(folder)
-
-
-@pytest.fixture(scope="module")
-def environment(gpu_wheel: Path, simulated_cuda: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(
+    tensorflow_gpu_wheel: Callable[[str], Path], simulated_cuda: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """The environment in which an interpreter finds the grafted GPU wheel and the simulated CUDA."""
+    wheel, tag = tensorflow_gpu_wheel(TAG), catalogue.find_tag(paths.patches_folder(), TAG, "tensorflow")
     scratch = tmp_path_factory.mktemp("tensorflow-checks")
-    for name in STOOD_IN_FOR:
-        subprocess.run(["g++", "-shared", "-x", "c++", os.devnull, "-o", scratch / name], check=True)
-    return {
-        **{name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "TF_"))},
-        "LD_LIBRARY_PATH": f"{simulated_cuda}{os.pathsep}{scratch}",
-        "LMS_TEST_FRAMEWORK": "tensorflow",
-        "PYTHONDONTWRITEBYTECODE": "1",
-        # What the wheel requires is in the environment that has the same release for CPUs.
-        "PYTHONPATH": f"{gpu_wheel}{os.pathsep}{PROGRAMS}",
-        "TF_CPP_MIN_LOG_LEVEL": "2",
-        "TMPDIR": str(scratch),
-    }
+    found = tensorflow_gpu.environment(wheel, tag.cuda, simulated_cuda, scratch)
+    # What the wheel requires is in the environment that has the same release for CPUs.
+    return found | {"PYTHONPATH": f"{wheel}{os.pathsep}{PROGRAMS}"}
 
 
 @pytest.fixture(scope="module")

@@ -1,0 +1,93 @@
+#include "variables.h"
+
+#include <algorithm>
+#include <string>
+#include <utility>
+
+#include "tensorflow/core/framework/resource_mgr.h"
+
+namespace stand_in {
+
+using tensorflow::OpKernelContext;
+using tensorflow::ResourceHandle;
+using tensorflow::Tensor;
+using tensorflow::Var;
+
+Access access_of(const std::string& operation) {
+  if (operation == "ResourceGather" || operation == "ResourceGatherNd") {
+    return Access::read_sparsely;
+  }
+  const bool sparse = operation.find("Sparse") != std::string::npos || operation.find("Scatter") != std::string::npos;
+  return sparse ? Access::write_sparsely : Access::write;
+}
+
+bool Variables::is_handle(OpKernelContext* context, int index) {
+  const Tensor& tensor = context->input(index);
+  return tensor.dtype() == tensorflow::DT_RESOURCE && tensor.NumElements() == 1 &&
+         tensor.flat<ResourceHandle>()(0).hash_code() == tensorflow::TypeIndex::Make<Var>().hash_code();
+}
+
+absl::Status Variables::prepare(OpKernelContext* context, const std::vector<int>& indices, Access access,
+                                const DeviceStream& stream) {
+  access_ = access;
+  std::vector<Var*> ordered;
+  for (const int index : indices) {
+    Pointer variable;
+    absl::Status status =
+        tensorflow::LookupResource(context, context->input(index).flat<ResourceHandle>()(0), &variable);
+    if (!status.ok()) {
+      return status;
+    }
+    ordered.push_back(variable.get());
+    variables_[index] = std::move(variable);
+  }
+  // In the order in which TensorFlow's kernels lock them, each once.
+  std::sort(ordered.begin(), ordered.end(), [](Var* one, Var* other) { return one->mu() < other->mu(); });
+  ordered.erase(std::unique(ordered.begin(), ordered.end()), ordered.end());
+  for (Var* variable : ordered) {
+    locks_.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
+    absl::Status status = prepare(context, variable, access, stream);
+    if (!status.ok()) {
+      return status;
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::Status Variables::prepare(OpKernelContext* context, Var* variable, Access access, const DeviceStream& stream) {
+  Tensor* tensor = variable->tensor();
+  if (!variable->is_initialized || !tensor->IsInitialized()) {
+    return absl::FailedPreconditionError("a variable without a value");
+  }
+  const bool sparse = access != Access::write;
+  const bool copies = variable->copy_on_read_mode.load();
+  const bool ready = (sparse && copies) || (tensor->RefCountIsOne() && (sparse || !copies));
+  if (!ready) {
+    // Others still read the buffer: they keep it.
+    Tensor fresh;
+    absl::Status status = context->allocate_temp(tensor->dtype(), tensor->shape(), &fresh);
+    if (status.ok()) {
+      status = stream.enqueue_copy(describe(*tensor), describe(fresh));
+    }
+    if (!status.ok()) {
+      return status;
+    }
+    *tensor = fresh;
+  }
+  if (sparse) {
+    variable->copy_on_read_mode.store(true);
+  }
+  return absl::OkStatus();
+}
+
+Input Variables::input(int index) const {
+  const Pointer& variable = variables_.at(index);
+  Input result;
+  result.place = Place::variable;
+  result.memory = describe(*variable->tensor());
+  result.written = access_ != Access::read_sparsely;
+  result.copy_on_read = access_ != Access::write;
+  return result;
+}
+
+}  // namespace stand_in

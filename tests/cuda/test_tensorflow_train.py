@@ -1,0 +1,77 @@
+"""Trains the programs under tensorflow_train/ with the grafted GPU wheel of TensorFlow on the simulated CUDA, whose
+kernels are the CPU's (tensorflow_operators/stand_in.h): whole training programs under memory pressure, equal to the bit
+to the same on the CPU.
+
+LMS_TEST_SEEDS sets how many seeds of the schedule each program is run with for each limit and policy, and
+LMS_TEST_TF_TAGS the releases, such as "v2.14.1 v2.21.0".
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import tensorflow_gpu
+from checks import Outcomes, parameters
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from tensorflow_operators import build
+
+PROGRAMS = Path(__file__).parent / "tensorflow_train"
+TAGS = os.environ.get("LMS_TEST_TF_TAGS", "v2.14.1").split()
+
+
+def every_check() -> list[Any]:
+    return [
+        pytest.param(tag, *each.values, id=f"{tag}-{each.values[0]}-{each.values[1]}")
+        for tag in TAGS
+        for each in parameters(PROGRAMS)
+    ]
+
+
+@pytest.fixture(scope="session")
+def outcomes(
+    tensorflow_python: Callable[[str], Path],
+    tensorflow_gpu_wheel: Callable[[str], Path],
+    simulated_cuda: Path,
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+) -> Callable[[str], Outcomes]:
+    """The outcomes of a tag's checks."""
+    known: dict[str, Outcomes] = {}
+    cache = request.config.cache
+    kept = Path(cache.mkdir("tensorflow-operators")) if cache is not None else tmp_path_factory.mktemp("operators")
+
+    def of_tag(name: str) -> Outcomes:
+        if name not in known:
+            tag = catalogue.find_tag(paths.patches_folder(), name, "tensorflow")
+            python, wheel, scratch = tensorflow_python(name), tensorflow_gpu_wheel(name), tmp_path_factory.mktemp(name)
+            # The wheel for CPUs has the same headers.
+            (include,) = python.parents[1].glob("lib/python*/site-packages/tensorflow/include")
+            environment = tensorflow_gpu.environment(wheel, tag.cuda, simulated_cuda, scratch)
+            environment |= {
+                "LMS_TEST_OPERATORS": str(build.library(kept, tag, wheel, include, simulated_cuda)),
+                "PYTHONPATH": f"{wheel}{os.pathsep}{PROGRAMS}",
+                "TF_ENABLE_ONEDNN_OPTS": "0",
+            }
+            items = [item for item in request.session.items if f"[{name}-" in item.name]
+            known[name] = Outcomes(items, "test_tensorflow_train", python, environment, scratch)
+        return known[name]
+
+    return of_tag
+
+
+@pytest.fixture
+def outcomes_of_tag(tag: str, outcomes: Callable[[str], Outcomes]) -> Outcomes:
+    """What is built for a tag is built here, not in the test."""
+    return outcomes(tag)
+
+
+@pytest.mark.parametrize(("tag", "module", "name"), every_check())
+def test_tensorflow_train(tag: str, module: str, name: str, outcomes_of_tag: Outcomes) -> None:
+    outcome = outcomes_of_tag.of(module, name)
+    assert outcome["status"] == "passed", f"{outcome['status']} after {outcome['seconds']} s\n{outcome['text']}"
