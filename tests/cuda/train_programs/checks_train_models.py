@@ -11,6 +11,7 @@ from torch.utils.checkpoint import checkpoint
 from training import parameters_and_gradients, trains
 
 STEPS = 3
+SCALE = 0.34
 
 
 def train_model(name: str, device: str, scale: float) -> Iterator[Tensor]:
@@ -22,19 +23,19 @@ def train_model(name: str, device: str, scale: float) -> Iterator[Tensor]:
 
 
 def check_train_convnet() -> None:
-    trains(lambda device: train_model("convnet", device, 0.5))
+    trains(lambda device: train_model("convnet", device, SCALE))
 
 
 def check_train_transformer() -> None:
-    trains(lambda device: train_model("transformer", device, 0.5))
+    trains(lambda device: train_model("transformer", device, SCALE))
 
 
 def check_train_lstm() -> None:
-    trains(lambda device: train_model("lstm", device, 0.5))
+    trains(lambda device: train_model("lstm", device, SCALE))
 
 
 def check_train_unet3d() -> None:
-    trains(lambda device: train_model("unet3d", device, 0.5))
+    trains(lambda device: train_model("unet3d", device, SCALE))
 
 
 class Layer(nn.Module):
