@@ -76,6 +76,42 @@ def test_what_has_no_stand_in_is_named(cuda_python: Path, on_simulated_gpu: dict
     )
 
 
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        ("torch.quantize_per_tensor(torch.ones(3, device='cuda'), 0.1, 0, torch.quint8)", "aten::quantize_per_tensor"),
+        ("torch.nn.LSTM(4, 6).half().cuda()(torch.ones(2, 1, 4).half().cuda())", "an LSTM has no stand-in"),
+        ("torch.nn.LSTM(4, 6, proj_size=3).cuda()(torch.ones(2, 1, 4).cuda())", "an LSTM has no stand-in"),
+    ],
+)
+def test_what_is_refused(program: str, what: str, cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    said = refused(cuda_python, on_simulated_gpu, program)
+    assert "NotImplementedError: simulated CUDA" in said and what in said
+
+
+def test_a_state_of_the_generator_draws_the_same_again(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    program = """
+import torch
+for first in range(2):
+    torch.manual_seed(0)
+    for _ in range(first):
+        torch.rand(3, device="cuda")
+    state = torch.cuda.get_rng_state()
+    one = torch.rand(3, device="cuda")
+    torch.cuda.set_rng_state(state)
+    assert torch.equal(one, torch.rand(3, device="cuda")), first
+    torch.manual_seed(0)
+    other = torch.rand(3 * first + 3)[3 * first :]
+    assert torch.equal(one.cpu(), other), (first, one, other)
+torch.manual_seed(0)
+one = torch.rand(3, device="cuda")
+torch.cuda.manual_seed(0)
+assert torch.equal(one, torch.rand(3, device="cuda"))
+"""
+    done = run(cuda_python, on_simulated_gpu, program)
+    assert done.returncode == 0, done.stderr
+
+
 def test_a_kernel_that_touches_freed_memory(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
     program = """
 x = torch.ones(1 << 20, device="cuda")

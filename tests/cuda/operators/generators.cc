@@ -3,6 +3,7 @@
 #include <ATen/CPUGeneratorImpl.h>
 #include <ATen/core/Tensor.h>
 #include <ATen/cuda/CUDAGeneratorImpl.h>
+#include <ATen/ops/equal.h>
 
 #include <map>
 #include <memory>
@@ -39,7 +40,10 @@ std::shared_ptr<Sequence> find(const Visits& visits, const Place& place, bool is
     if (visit->second.sequence->next == place) {
       return visit->second.sequence;
     }
-    if (place.second != 0 || !is_default || usual.current_seed() != place.first) {
+    const auto last = visits.find(visit->second.sequence->next);
+    // Where the CPU's generator is as the last draw left it, the seed was not set again: a state was restored.
+    const bool restored = last != visits.end() && at::equal(last->second.state, usual.get_state());
+    if (place.second != 0 || !is_default || usual.current_seed() != place.first || restored) {
       auto again = std::make_shared<Sequence>();
       again->generator = at::make_generator<at::CPUGeneratorImpl>(place.first);
       again->generator.set_state(visit->second.state);

@@ -2,8 +2,9 @@
 // numbers on the CPU and on the device.
 //
 // A CUDA generator's draws are those of a CPU generator with its seed. The default ones share the CPU's default
-// generator as long as they have its seed, as they do after torch.manual_seed(). The state of a CUDA generator (seed,
-// offset) names a place in such a sequence of numbers: who restores an earlier state draws the same numbers again.
+// generator as long as they have its seed, as they do after torch.manual_seed(); so threads that draw on several
+// devices at once share it too. The state of a CUDA generator (seed, offset) names a place in such a sequence of
+// numbers: who restores an earlier state draws the same numbers again.
 #ifndef GENERATORS_H
 #define GENERATORS_H
 

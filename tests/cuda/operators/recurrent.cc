@@ -83,6 +83,8 @@ void run(at::Tensor& output, at::Tensor& last, const at::Tensor& input, const at
 void run_lstm(at::Tensor& output, at::Tensor& hidden, at::Tensor& cell, const at::Tensor& input, at::TensorList initial,
               at::TensorList parameters, bool biases, std::int64_t layers, double dropout, bool train,
               bool bidirectional, bool batch_first) {
+  TORCH_CHECK_NOT_IMPLEMENTED(input.scalar_type() == at::kFloat && initial[0].size(-1) == initial[1].size(-1),
+                              "simulated CUDA: an LSTM has no stand-in for other types than float32, or projections");
   at::native::lstm_mkldnn_stub(at::kCPU, output, hidden, cell, input, initial, parameters, biases, layers, dropout,
                                train, bidirectional, batch_first);
 }

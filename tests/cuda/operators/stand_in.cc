@@ -466,8 +466,8 @@ void StandIn::run_now(Call* call, Stack* stack, bool reads) const {
       continue;
     }
     stack->push_back(transform(results[index], [&](const at::Tensor& tensor) {
-      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided, "simulated CUDA: ", name_,
-                                  " has no stand-in where its result is not strided");
+      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized(), "simulated CUDA: ", name_,
+                                  " has no stand-in where its result is not strided, or quantized");
       own.push_back(tensor);
       targets.push_back(allocate_like(tensor, call->device));
       return targets.back();

@@ -3,7 +3,6 @@
 #include <ATen/cuda/LmsCudaBlocks.h>
 #include <ATen/cuda/LmsStock.h>
 #include <ATen/lms/pager.h>
-#include <c10/cuda/CUDAGuard.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -17,11 +16,11 @@ namespace {
 
 // Fails only with the device, which reports it otherwise.
 void wait_for(c10::cuda::CUDAStream stream) {
-  try {
-    const c10::cuda::CUDAGuard guard(stream.device_index());  // a default stream is the current device's
-    static_cast<void>(cudaStreamSynchronize(stream.stream()));
-  } catch (const c10::Error&) {
-  }
+  int current = 0;
+  static_cast<void>(cudaGetDevice(&current));
+  static_cast<void>(cudaSetDevice(stream.device_index()));  // a default stream is the current device's
+  static_cast<void>(cudaStreamSynchronize(stream.stream()));
+  static_cast<void>(cudaSetDevice(current));
 }
 
 // What few blocks have besides their memory.
