@@ -7,21 +7,21 @@ where this runs.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import subprocess
 from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
+from kept_library import kept_library
 from lmsbuild import paths
 from lmsbuild.fetch import cuda
+from lmsbuild.graft import compilation
+from simulator import build as simulator_build
 
 HERE = Path(__file__).resolve().parent
 AUTOLOAD = HERE / "autoload"
-SIMULATOR = HERE.parent / "simulator"
 FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
 # As the wheels for x86-64 are built: DispatchStub.h declares by it how a CPU function is chosen.
 FLAGS += ["-DHAVE_AVX2_CPU_DEFINITION", "-DHAVE_AVX512_CPU_DEFINITION"]
@@ -54,13 +54,10 @@ def torch_of(python: Path) -> Torch:
 def environment(python: Path, simulator: Path, folder: Path, base: Mapping[str, str]) -> dict[str, str]:
     """The environment in which every process that imports torch has the stand-ins. The library is kept below `folder`."""
     torch = torch_of(python)
+    with_simulator = simulator_build.environment(simulator, torch.runtime, base=base)
     return {
-        **base,
-        "LD_LIBRARY_PATH": str(simulator),
-        # The wheel's own search path would come before LD_LIBRARY_PATH.
-        "LD_PRELOAD": " ".join(
-            f"{simulator}/{name}" for name in ("libcuda.so.1", f"libcudart.so.{torch.runtime}", "libnccl.so.2")
-        ),
+        **with_simulator,
+        "LD_PRELOAD": f"{with_simulator['LD_PRELOAD']} {simulator}/libnccl.so.2",
         "LMS_TEST_OPERATORS": str(library(torch, simulator, folder)),
         "PYTHONPATH": os.pathsep.join(filter(None, (str(AUTOLOAD), base.get("PYTHONPATH", "")))),
     }
@@ -68,34 +65,15 @@ def environment(python: Path, simulator: Path, folder: Path, base: Mapping[str, 
 
 def library(torch: Torch, simulator: Path, folder: Path) -> Path:
     """The library, kept below `folder` until the sources, the wheel or the simulator's header change."""
-    sources = sorted(HERE.glob("*.cc"))
-    compiler = [os.environ.get("CXX", "g++"), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_strings)}"]
-    digest = hashlib.sha256(repr((compiler, torch)).encode())
-    for path in [*sources, *sorted(HERE.glob("*.h")), SIMULATOR / "sim.h"]:
-        digest.update(path.read_bytes())
-    finished = folder.resolve() / f"operators-{digest.hexdigest()[:16]}.so"
-    if finished.exists():
-        return finished
-    for old in folder.glob("operators-*.so"):
-        old.unlink()
-    headers = cuda.unpack(paths.patches_folder(), torch.cuda, paths.cache_folder(), folder / f"cuda-{torch.cuda}")
-    include = [f"{torch.folder}/include", f"{torch.folder}/include/torch/csrc/api/include", headers.include]
-    compiler += [f"-I{SIMULATOR}", *(f"-isystem{path}" for path in include)]
-    objects = [folder / f"{path.stem}-{os.getpid()}.o" for path in sources]
-    with ThreadPoolExecutor(2) as pool:
-        pairs = zip(sources, objects, strict=True)
-        list(pool.map(_run, ([*compiler, "-c", str(path), "-o", str(output)] for path, output in pairs)))
-    unfinished = finished.with_suffix(f".{os.getpid()}")
-    libraries = [f"{torch.folder}/lib/lib{name}.so" for name in ("torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda")]
-    libraries += [f"{simulator}/libcuda.so.1", f"{simulator}/libcudart.so.{torch.runtime}"]
-    _run([*compiler, "-shared", *map(str, objects), *libraries, "-Wl,--allow-shlib-undefined", "-o", str(unfinished)])
-    for path in objects:
-        path.unlink()
-    unfinished.rename(finished)
-    return finished
+    compiler = [*compilation.compiler(), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_strings)}"]
 
+    def words() -> tuple[list[str], list[str]]:
+        headers = cuda.unpack(paths.patches_folder(), torch.cuda, paths.cache_folder(), folder / f"cuda-{torch.cuda}")
+        include = [f"{torch.folder}/include", f"{torch.folder}/include/torch/csrc/api/include", headers.include]
+        linked = [
+            f"{torch.folder}/lib/lib{name}.so" for name in ("torch", "torch_cpu", "torch_cuda", "c10", "c10_cuda")
+        ]
+        linked += [f"{simulator}/libcuda.so.1", f"{simulator}/libcudart.so.{torch.runtime}"]
+        return [*compiler, *(f"-isystem{path}" for path in include)], [*linked, "-Wl,--allow-shlib-undefined"]
 
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return kept_library(folder, "operators", HERE, (compiler, torch), words)

@@ -6,13 +6,9 @@ headers of the release.
 
 from __future__ import annotations
 
-import hashlib
-import os
-import subprocess
-import time
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from kept_library import kept_library
 from lmsbuild import paths
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.elf import symbols
@@ -20,9 +16,7 @@ from lmsbuild.graft import compilation
 from lmsbuild.patch import series
 
 HERE = Path(__file__).resolve().parent
-SIMULATOR = HERE.parent / "simulator"
 FLAGS = ("-O1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
-KEPT_S = 24 * 3600
 
 
 def library(folder: Path, tag: Tag, wheel: Path, include: Path, simulator: Path) -> Path:
@@ -39,43 +33,9 @@ def library(folder: Path, tag: Tag, wheel: Path, include: Path, simulator: Path)
         f"-std={tag.standard}",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(symbols.uses_new_strings(framework))}",
         *(f"-D{macro}" for macro in graft.define),
-        f"-I{SIMULATOR}",
     ]
-    digest = hashlib.sha256(repr((tag.name, tag.commit, flags)).encode())
-    sources = sorted(HERE.glob("*.cc"))
-    for path in (*sources, *sorted(HERE.glob("*.h")), SIMULATOR / "sim.h"):
-        digest.update(path.name.encode() + path.read_bytes())
-    target = folder / f"libtensorflow_operators-{tag.name}-{digest.hexdigest()[:16]}.so"
-    if not target.exists():
-        unfinished = folder / f"{target.name}.{os.getpid()}"
-        unfinished.mkdir(parents=True)
-        objects = [unfinished / f"{source.stem}.o" for source in sources]
-        compile_ = [*flags, f"-isystem{include}", "-c"]
-        with ThreadPoolExecutor(2) as pool:
-            words = ([*compile_, str(source), "-o", str(out)] for source, out in zip(sources, objects, strict=True))
-            list(pool.map(_run, words))
-        linked = [*map(str, objects), str(simulator / "libcuda.so.1"), str(framework)]
-        _run([*compilation.compiler(), "-shared", *linked, "-o", str(unfinished / target.name)])
-        (unfinished / target.name).replace(target)
-        _remove(unfinished)
-        _forget(folder, tag, target)
-    os.utime(target)
-    return target
 
+    def words() -> tuple[list[str], list[str]]:
+        return [*flags, f"-isystem{include}"], [str(simulator / "libcuda.so.1"), str(framework)]
 
-def _forget(folder: Path, tag: Tag, kept: Path) -> None:
-    for old in folder.glob(f"libtensorflow_operators-{tag.name}-*.so"):
-        if old != kept and old.stat().st_mtime < time.time() - KEPT_S:
-            old.unlink()
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
-
-
-def _remove(folder: Path) -> None:
-    for path in folder.iterdir():
-        path.unlink()
-    folder.rmdir()
+    return kept_library(folder, f"libtensorflow_operators-{tag.name}", HERE, (tag.name, tag.commit, flags), words)
