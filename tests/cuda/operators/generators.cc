@@ -60,14 +60,16 @@ std::shared_ptr<Sequence> find(const Visits& visits, const Place& place, bool is
 
 void with_cpu_generator(at::Generator generator, at::Device device, const std::function<void(at::Generator)>& draw) {
   static auto& lock = *new std::mutex;
-  static auto& all = *new std::map<c10::GeneratorImpl*, Visits>;
+  // Generators are held: another at the address of one that is gone would find its visits.
+  static auto& all = *new std::map<c10::GeneratorImpl*, std::pair<at::Generator, Visits>>;
   const at::Generator& usual = at::cuda::detail::getDefaultCUDAGenerator(device.index());
   if (!generator.defined()) {
     generator = usual;
   }
   auto* const own = at::check_generator<at::CUDAGeneratorImpl>(generator);
   const std::lock_guard<std::mutex> guard(lock);
-  Visits& visits = all[own];
+  auto& [held, visits] = all[own];
+  held = generator;
   const Place place{own->current_seed(), own->philox_offset_per_thread()};
   const std::shared_ptr<Sequence> sequence = find(visits, place, generator == usual);
   visits[place] = {sequence, sequence->generator.get_state()};

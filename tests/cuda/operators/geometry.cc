@@ -2,6 +2,8 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <optional>
+
 namespace operators {
 
 namespace {
@@ -55,8 +57,7 @@ bool append_value(std::string* key, const c10::IValue& value) {
   return true;
 }
 
-}  // namespace
-
+// What tells calls apart whose results may lie differently; nothing where that is not known.
 std::optional<std::string> geometry_key(const torch::jit::Stack& arguments) {
   std::string key;
   for (const c10::IValue& argument : arguments) {
@@ -66,6 +67,8 @@ std::optional<std::string> geometry_key(const torch::jit::Stack& arguments) {
   }
   return key;
 }
+
+}  // namespace
 
 Geometry::Answer Geometry::of(const Stack& arguments, const std::function<Answer()>& compute) {
   const std::optional<std::string> key = geometry_key(arguments);

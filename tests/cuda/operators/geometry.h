@@ -7,14 +7,10 @@
 
 #include <functional>
 #include <mutex>
-#include <optional>
 #include <string>
 #include <unordered_map>
 
 namespace operators {
-
-// What tells calls apart whose results may lie differently; nothing where that is not known.
-std::optional<std::string> geometry_key(const torch::jit::Stack& arguments);
 
 // The answers for one operator. Thread-safe.
 class Geometry {

@@ -195,9 +195,3 @@ const Registered* const registered = register_all();
 }  // namespace
 
 }  // namespace operators
-
-extern "C" __attribute__((visibility("default"))) const char* operators_report(void) {
-  static auto& text = *new std::string;
-  text = operators::report_runs();
-  return text.c_str();
-}

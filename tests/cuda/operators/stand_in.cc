@@ -14,11 +14,8 @@
 #include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
-#include <array>
 #include <cstdio>
 #include <functional>
-#include <map>
-#include <mutex>
 #include <set>
 #include <utility>
 
@@ -56,7 +53,11 @@ class PlainState {
   at::AutoDispatchBelowADInplaceOrView below_;
 };
 
-c10::IValue transform(const c10::IValue& value, const Transform& change) {
+// The value with its tensors changed, and with `device` for a device that it may be.
+c10::IValue transform(const c10::IValue& value, at::Device device, const Transform& change) {
+  if (value.isDevice()) {
+    return device;
+  }
   const auto changed = [&](const at::Tensor& tensor) { return tensor.defined() ? change(tensor) : tensor; };
   if (value.isTensor()) {
     return changed(value.toTensor());
@@ -79,7 +80,7 @@ c10::IValue transform(const c10::IValue& value, const Transform& change) {
 }
 
 void visit(const c10::IValue& value, const std::function<void(const at::Tensor&)>& visitor) {
-  transform(value, [&](const at::Tensor& tensor) {
+  transform(value, at::kCPU, [&](const at::Tensor& tensor) {
     visitor(tensor);
     return tensor;
   });
@@ -94,19 +95,6 @@ void flatten(const c10::IValue& value, std::vector<at::Tensor>* tensors) {
   } else {
     tensors->push_back(value.isTensor() ? value.toTensor() : at::Tensor());
   }
-}
-
-struct Runs {
-  std::mutex lock;
-  std::map<std::string, std::array<std::uint64_t, 2>> counts;
-};
-Runs& runs() {
-  static auto& all = *new Runs;
-  return all;
-}
-void count(const std::string& name, bool now) {
-  const std::lock_guard<std::mutex> guard(runs().lock);
-  ++runs().counts[name][now ? 1 : 0];
 }
 
 // --- kernels
@@ -190,15 +178,6 @@ const std::set<std::string>& unlike_meta() {
 
 }  // namespace
 
-std::string report_runs() {
-  const std::lock_guard<std::mutex> guard(runs().lock);
-  std::string text;
-  for (const auto& [name, counts] : runs().counts) {
-    text += name + " " + std::to_string(counts[0]) + " " + std::to_string(counts[1]) + "\n";
-  }
-  return text;
-}
-
 struct StandIn::Call {
   const c10::OperatorHandle& op;
   std::vector<c10::IValue> arguments;
@@ -233,8 +212,8 @@ StandIn::StandIn(const c10::OperatorHandle& op) : name_(c10::toString(op.operato
         c10::DispatchKey::CompositeExplicitAutogradNonFunctional, c10::DispatchKey::CompositeImplicitAutograd}) {
     has_meta_ = has_meta_ || op.hasKernelForDispatchKey(key);
   }
-  random_ = generator_ >= 0 || (adapted_ != nullptr && adapted_->draw != nullptr) ||
-            (adapted_ == nullptr && op.hasTag(at::Tag::nondeterministic_seeded));
+  drawn_apart_ = adapted_ != nullptr && adapted_->draw != nullptr;
+  random_ = generator_ >= 0 || (adapted_ == nullptr && op.hasTag(at::Tag::nondeterministic_seeded));
   only_draws_ = fillers().count(name_) != 0;
 }
 
@@ -271,15 +250,10 @@ void StandIn::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*ke
     call.device.set_index(c10::cuda::current_device());
   }
   const c10::DeviceGuard guard(call.device);
-  const bool drawn_apart = adapted_ != nullptr && adapted_->draw != nullptr;
-  if (random_ || depends_on_data(call)) {
-    if (drawn_apart) {
-      run_later(&call, stack);
-    } else {
-      run_now(&call, stack, !only_draws_);
-    }
+  if (drawn_apart_ || !(random_ || depends_on_data(call))) {
+    run_later(call, stack);
   } else {
-    run_later(&call, stack);
+    run_now(call, stack);
   }
 }
 
@@ -297,10 +271,10 @@ bool StandIn::depends_on_data(const Call& call) const {
   return unlike_meta().count(name_) != 0;
 }
 
-void StandIn::resize_outputs(Call* call, const Stack& geometry) const {
+void StandIn::resize_outputs(const Call& call, const Stack& geometry) const {
   for (std::size_t index = 0; index < written_.size(); ++index) {
-    if (call->op.schema().arguments()[index].is_out() && call->arguments[index].isTensor()) {
-      at::native::resize_output(call->arguments[index].toTensor(), geometry[index].toTensor().sizes());
+    if (call.op.schema().arguments()[index].is_out() && call.arguments[index].isTensor()) {
+      at::native::resize_output(call.arguments[index].toTensor(), geometry[index].toTensor().sizes());
     }
   }
 }
@@ -309,8 +283,7 @@ Geometry::Answer StandIn::compute_geometry(const Call& call) const {
   const PlainState plain(at::GradMode::is_enabled());
   Geometry::Answer answer;
   for (const c10::IValue& argument : call.arguments) {
-    answer.arguments.push_back(argument.isDevice() ? c10::IValue(at::Device(at::kMeta))
-                                                   : transform(argument, &without_memory));
+    answer.arguments.push_back(transform(argument, at::kMeta, &without_memory));
   }
   answer.results = answer.arguments;
   try {
@@ -324,31 +297,28 @@ Geometry::Answer StandIn::compute_geometry(const Call& call) const {
 }
 
 // What is enqueued is the CPU's kernel.
-void StandIn::run_later(Call* call, Stack* stack) const {
+void StandIn::run_later(const Call& call, Stack* stack) const {
   Stack geometry;
   if (has_meta_) {  // also where nothing is new: it refuses wrong arguments
-    const Geometry::Answer answer = geometry_->of(call->arguments, [&] { return compute_geometry(*call); });
+    const Geometry::Answer answer = geometry_->of(call.arguments, [&] { return compute_geometry(call); });
     geometry = answer.results;
     resize_outputs(call, answer.arguments);
   }
-  count(name_, false);
   auto kernel = std::make_unique<Kernel>();
   kernel->name = name_;
-  kernel->device = call->device.index();
+  kernel->device = call.device.index();
   Stack arguments;
   for (std::size_t index = 0; index < written_.size(); ++index) {
-    arguments.push_back(call->arguments[index].isDevice()
-                            ? c10::IValue(at::Device(at::kCPU))
-                            : transform(call->arguments[index], [&](const at::Tensor& tensor) {
-                                if (!tensor.is_cuda()) {
-                                  return copy_of(tensor);
-                                }
-                                kernel->spans.push_back(span_of(tensor, written_[index]));
-                                return alias_of(tensor);
-                              }));
+    arguments.push_back(transform(call.arguments[index], at::kCPU, [&](const at::Tensor& tensor) {
+      if (!tensor.is_cuda()) {
+        return copy_of(tensor);
+      }
+      kernel->spans.push_back(span_of(tensor, written_[index]));
+      return alias_of(tensor);
+    }));
   }
-  if (adapted_ != nullptr && adapted_->draw != nullptr) {
-    with_cpu_generator(at::Generator(), call->device, [&](const at::Generator& generator) {
+  if (drawn_apart_) {
+    with_cpu_generator(at::Generator(), call.device, [&](const at::Generator& generator) {
       const PlainState plain(at::GradMode::is_enabled());
       arguments.emplace_back(adapted_->draw(arguments, generator));
     });
@@ -356,14 +326,14 @@ void StandIn::run_later(Call* call, Stack* stack) const {
   std::vector<at::Tensor> targets;
   for (std::size_t index = 0; index < same_as_.size(); ++index) {
     if (same_as_[index] >= 0) {
-      stack->push_back(call->arguments[static_cast<std::size_t>(same_as_[index])]);
+      stack->push_back(call.arguments[static_cast<std::size_t>(same_as_[index])]);
       std::vector<at::Tensor> same;
       flatten(stack->back(), &same);
       targets.resize(targets.size() + same.size());
       continue;
     }
     stack->push_back(
-        transform(geometry[index], [&](const at::Tensor& tensor) { return allocate_like(tensor, call->device); }));
+        transform(geometry[index], call.device, [&](const at::Tensor& tensor) { return allocate_like(tensor, call.device); }));
     std::vector<at::Tensor> results;
     flatten(stack->back(), &results);
     for (const at::Tensor& result : results) {
@@ -373,7 +343,7 @@ void StandIn::run_later(Call* call, Stack* stack) const {
       targets.push_back(result.defined() ? alias_of(result) : result);
     }
   }
-  const c10::OperatorHandle op = call->op;
+  const c10::OperatorHandle op = call.op;
   kernel->run = [op, arguments, targets, adapter = adapted_] {
     std::vector<at::Tensor> results;
     if (adapter != nullptr) {
@@ -391,13 +361,12 @@ void StandIn::run_later(Call* call, Stack* stack) const {
 }
 
 // The CPU's kernel runs at once; what is enqueued is the copy of its results.
-void StandIn::run_now(Call* call, Stack* stack, bool reads) const {
-  count(name_, true);
+void StandIn::run_now(const Call& call, Stack* stack) const {
   TORCH_CHECK_NOT_IMPLEMENTED(
       !random_ || c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
       "simulated CUDA: ", name_, " has no stand-in in a graph: it would draw the same numbers in every replay");
-  const auto stream = c10::cuda::getCurrentCUDAStream(call->device.index());
-  if (reads) {
+  const auto stream = c10::cuda::getCurrentCUDAStream(call.device.index());
+  if (!only_draws_) {
     C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
   }
   std::vector<Span> spans;
@@ -405,11 +374,7 @@ void StandIn::run_now(Call* call, Stack* stack, bool reads) const {
   std::vector<at::Tensor> targets;
   Stack arguments;
   for (std::size_t index = 0; index < written_.size(); ++index) {
-    if (call->arguments[index].isDevice()) {
-      arguments.emplace_back(at::Device(at::kCPU));
-      continue;
-    }
-    arguments.push_back(transform(call->arguments[index], [&](const at::Tensor& tensor) {
+    arguments.push_back(transform(call.arguments[index], at::kCPU, [&](const at::Tensor& tensor) {
       if (!tensor.is_cuda()) {
         return tensor;
       }
@@ -419,32 +384,32 @@ void StandIn::run_now(Call* call, Stack* stack, bool reads) const {
       }
       own.push_back(at::empty_strided(tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU)));
       targets.push_back(tensor);
-      if (reads) {
+      if (!only_draws_) {
         spans.push_back(span_of(tensor, false));
       }
       return own.back();
     }));
   }
-  if (!check_access(call->device.index(), spans)) {
+  if (!check_access(call.device.index(), spans)) {
     C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
   }
   Stack results = arguments;
   const auto run = [&] {
     const PlainState plain(at::GradMode::is_enabled());
-    for (std::size_t index = 0; index < own.size() && reads; ++index) {
+    for (std::size_t index = 0; index < own.size() && !only_draws_; ++index) {
       own[index].copy_(alias_of(targets[index]));
     }
     if (adapted_ != nullptr) {
       std::vector<at::Tensor> tensors = adapted_->run(arguments);
       results.assign(tensors.begin(), tensors.end());
     } else {
-      call->op.callBoxed(&results);
+      call.op.callBoxed(&results);
     }
   };
   if (random_) {
-    const c10::IValue given = generator_ >= 0 ? call->arguments[static_cast<std::size_t>(generator_)] : c10::IValue();
+    const c10::IValue given = generator_ >= 0 ? call.arguments[static_cast<std::size_t>(generator_)] : c10::IValue();
     with_cpu_generator(
-        given.isNone() ? at::Generator() : given.toGenerator(), call->device, [&](const at::Generator& generator) {
+        given.isNone() ? at::Generator() : given.toGenerator(), call.device, [&](const at::Generator& generator) {
           if (generator_ >= 0) {
             results[static_cast<std::size_t>(generator_)] = generator;
             run();
@@ -462,14 +427,14 @@ void StandIn::run_now(Call* call, Stack* stack, bool reads) const {
   }
   for (std::size_t index = 0; index < same_as_.size(); ++index) {
     if (same_as_[index] >= 0) {
-      stack->push_back(call->arguments[static_cast<std::size_t>(same_as_[index])]);
+      stack->push_back(call.arguments[static_cast<std::size_t>(same_as_[index])]);
       continue;
     }
-    stack->push_back(transform(results[index], [&](const at::Tensor& tensor) {
+    stack->push_back(transform(results[index], call.device, [&](const at::Tensor& tensor) {
       TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized(), "simulated CUDA: ", name_,
                                   " has no stand-in where its result is not strided, or quantized");
       own.push_back(tensor);
-      targets.push_back(allocate_like(tensor, call->device));
+      targets.push_back(allocate_like(tensor, call.device));
       return targets.back();
     }));
   }
@@ -478,7 +443,7 @@ void StandIn::run_now(Call* call, Stack* stack, bool reads) const {
   }
   auto kernel = std::make_unique<Kernel>();
   kernel->name = name_;
-  kernel->device = call->device.index();
+  kernel->device = call.device.index();
   std::vector<at::Tensor> aliases;
   for (const at::Tensor& target : targets) {
     kernel->spans.push_back(span_of(target, true));

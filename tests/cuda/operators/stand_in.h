@@ -29,11 +29,11 @@ class StandIn final : public c10::OperatorKernel {
  private:
   struct Call;
 
-  void run_later(Call* call, torch::jit::Stack* stack) const;
-  void run_now(Call* call, torch::jit::Stack* stack, bool reads) const;
+  void run_later(const Call& call, torch::jit::Stack* stack) const;
+  void run_now(const Call& call, torch::jit::Stack* stack) const;
   Geometry::Answer compute_geometry(const Call& call) const;
   bool depends_on_data(const Call& call) const;
-  void resize_outputs(Call* call, const torch::jit::Stack& results) const;
+  void resize_outputs(const Call& call, const torch::jit::Stack& results) const;
 
   std::string name_;
   const Adapted* adapted_;
@@ -42,15 +42,13 @@ class StandIn final : public c10::OperatorKernel {
   std::vector<int> same_as_;  // by return: the argument that it is, or -1
   int generator_ = -1;  // the argument
   bool has_meta_ = false;
-  bool random_ = false;
+  bool random_ = false;  // draws when it runs
+  bool drawn_apart_ = false;  // its numbers are drawn when it is called, apart from what it does with them
   bool only_draws_ = false;  // and does not read the tensors that it fills
   bool returns_data_ = false;  // a number, say
   bool makes_new_ = false;  // some result is a new tensor
   bool has_outputs_ = false;  // out=
 };
-
-// How often operators ran: lines of "name later now".
-std::string report_runs();
 
 }  // namespace operators
 
