@@ -5,23 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from perceptrons import perceptron, sample
 from raw_kernels import launch_scale
-from torch import Tensor, nn
+from torch import Tensor
 from training import KIB, MIN_SIZE, parameters_and_gradients, trains
 
-WIDTH = 96
 STEPS = 3
-
-
-def perceptron(device: str) -> nn.Module:
-    torch.manual_seed(1)
-    with torch.device(device):
-        return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())))
-
-
-def sample(device: str, seed: int) -> Tensor:
-    torch.manual_seed(seed)
-    return torch.randn(64, WIDTH, device=device)
 
 
 def check_train_with_hooks() -> None:

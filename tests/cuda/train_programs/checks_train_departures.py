@@ -5,15 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from perceptrons import sample
 from torch import Tensor
 from training import trains
 
 COUNT = 16
-
-
-def sample(device: str, seed: int) -> Tensor:
-    torch.manual_seed(seed)
-    return torch.randn(64, 96, device=device)
 
 
 def check_train_abandons_what_was_prefetched() -> None:

@@ -8,25 +8,14 @@ from collections.abc import Callable, Iterator
 
 import torch
 import torch.distributed as dist
+from perceptrons import WIDTH, perceptron, sample
 from raw_kernels import launch_scale
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
 from training import parameters_and_gradients, trains
 
-WIDTH = 96
 STEPS = 3
 BOTH = ("cuda:0", "cuda:1")
-
-
-def perceptron(device: str, seed: int = 1) -> nn.Sequential:
-    torch.manual_seed(seed)
-    with torch.device(device):
-        return nn.Sequential(*(layer for _ in range(5) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())))
-
-
-def sample(device: str, seed: int) -> Tensor:
-    torch.manual_seed(seed)
-    return torch.randn(64, WIDTH, device=device)
 
 
 class Halves(nn.Module):

@@ -5,21 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from perceptrons import WIDTH, perceptron, sample
 from torch import Tensor, nn
 from training import parameters_and_gradients, trains
-
-WIDTH = 96
-
-
-def perceptron(device: str) -> nn.Module:
-    torch.manual_seed(1)
-    with torch.device(device):
-        return nn.Sequential(*(layer for _ in range(6) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())))
-
-
-def sample(device: str, seed: int) -> Tensor:
-    torch.manual_seed(seed)
-    return torch.randn(64, WIDTH, device=device)
 
 
 def check_train_replays_a_step() -> None:

@@ -5,19 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 import torch
+from perceptrons import WIDTH, perceptron
 from raw_kernels import launch_scale
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 from training import parameters_and_gradients, trains
 
-WIDTH = 96
 STEPS = 3
-
-
-def perceptron(device: str, seed: int = 1) -> nn.Module:
-    torch.manual_seed(seed)
-    with torch.device(device):
-        return nn.Sequential(*(layer for _ in range(5) for layer in (nn.Linear(WIDTH, WIDTH), nn.Tanh())))
 
 
 class Stream:
