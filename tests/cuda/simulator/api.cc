@@ -5,6 +5,7 @@
 #include <map>
 #include <mutex>
 #include <set>
+#include <utility>
 #include <vector>
 
 namespace sim {
@@ -12,6 +13,9 @@ namespace sim {
 // --- copies and fills
 
 namespace {
+
+// Larger ones move nothing where operations do no work: what programs read back are numbers.
+constexpr std::uint64_t most_idle_bytes = 4096;
 
 // Whether an operation that touches this address can go on after the call has returned.
 bool can_be_async(Address address, std::uint64_t bytes) {
@@ -36,7 +40,15 @@ int api_copy_rows(Stream* stream, Address to, std::uint64_t to_pitch, Address fr
       can_be_async(to, to_pitch * (rows - 1) + width) && can_be_async(from, from_pitch * (rows - 1) + width);
   const bool between_devices = memory().is_device(to) && memory().is_device(from);
   const int device = stream->device->index;
+  Cost cost;
+  if (timed() != nullptr) {
+    cost = timed()->copy(memory().is_device(from), memory().is_device(to), width * rows);
+  }
+  const bool idle = !settings().work && width * rows > most_idle_bytes;
   Work work = [=] {
+    if (idle) {
+      return true;
+    }
     for (std::uint64_t row = 0; row < rows; ++row) {
       if (!memory().copy(device, to + row * to_pitch, from + row * from_pitch, width, pinned)) {
         return false;
@@ -46,9 +58,9 @@ int api_copy_rows(Stream* stream, Address to, std::uint64_t to_pitch, Address fr
   };
   // As documented: pageable memory is read or written before the call returns, unless the call is captured.
   if (between_devices || (async && (pinned || stream->capture != nullptr))) {
-    return machine().enqueue(stream, NodeKind::copy, std::move(work));
+    return machine().enqueue(stream, NodeKind::copy, std::move(work), std::move(cost));
   }
-  return machine().run_now(stream, std::move(work));
+  return machine().run_now(stream, std::move(work), std::move(cost));
 }
 
 int api_fill(Stream* stream, Address to, std::uint64_t value, unsigned width, std::uint64_t count) {
@@ -59,16 +71,25 @@ int api_fill(Stream* stream, Address to, std::uint64_t value, unsigned width, st
     return invalid_value;
   }
   const int device = stream->device->index;
-  return machine().enqueue(stream, NodeKind::fill, [=] { return memory().fill(device, to, value, width, count); });
+  const bool idle = !settings().work && width * count > most_idle_bytes;
+  return machine().enqueue(
+      stream, NodeKind::fill, [=] { return idle || memory().fill(device, to, value, width, count); },
+      timed() == nullptr ? Cost() : timed()->fill(width * count));
+}
+
+Cost& api_next_kernel() {
+  static thread_local Cost cost;
+  return cost;
 }
 
 int api_host_function(Stream* stream, void (*function)(void*), void* data) {
-  return machine().enqueue(stream, NodeKind::host, [=] {
+  Work work = [=] {
     in_callback() = true;
     function(data);
     in_callback() = false;
     return true;
-  });
+  };
+  return machine().enqueue(stream, NodeKind::host, std::move(work), std::exchange(api_next_kernel(), Cost()));
 }
 
 int api_callback(Stream* stream, void (*function)(void*, int, void*), void* handle, void* data) {
@@ -489,6 +510,14 @@ void* api_entry(const char* symbol, int version, int* status) {
 }  // namespace sim
 
 extern "C" {
+
+SIM_PUBLIC uint64_t sim_next_kernel(const char* name, double flop, const char* peak, uint64_t bytes) {
+  if (sim::timed() != nullptr) {
+    sim::timed()->pass(sim::timed()->operator_time(), name);
+    sim::api_next_kernel() = sim::timed()->kernel(name, flop, peak, bytes);
+  }
+  return sim::api_next_kernel().time;
+}
 
 SIM_PUBLIC void sim_register_kernel(const char* name, sim_kernel function, unsigned count, const size_t* sizes) {
   const std::lock_guard<std::mutex> guard(sim::kernels().lock);

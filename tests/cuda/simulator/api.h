@@ -18,6 +18,9 @@ struct Dim {
   unsigned x, y, z;
 };
 
+// What the next host function that this thread enqueues stands for; taken by it.
+SIM_PUBLIC Cost& api_next_kernel();
+
 SIM_PUBLIC int api_copy(Stream* stream, Address to, Address from, std::uint64_t bytes, bool async);
 SIM_PUBLIC int api_copy_rows(Stream* stream, Address to, std::uint64_t to_pitch, Address from, std::uint64_t from_pitch,
                              std::uint64_t width, std::uint64_t rows, bool async);

@@ -5,6 +5,7 @@
 #include <mutex>
 #include <vector>
 
+#include "clock.h"
 #include "streams.h"
 
 namespace sim {
@@ -69,7 +70,11 @@ int& last_error() {
   return error;
 }
 
-Site::Site(const char* name, unsigned needs) : function_(find(name)), needs_(needs) { settings(); }
+Site::Site(const char* name, unsigned needs) : name_(name), function_(find(name)), needs_(needs) {
+  if (timed() != nullptr) {
+    time_ = timed()->call_time(plain_name(name));
+  }
+}
 
 int Site::enter() {
   const std::uint64_t number = ++function_.calls;
@@ -78,6 +83,12 @@ int Site::enter() {
   }
   if (in_callback()) {
     return not_permitted;
+  }
+  if (timed() != nullptr) {
+    current_call() = name_;
+    if (time_ != 0) {
+      timed()->pass(time_, name_);
+    }
   }
   if (function_.may_fail.load(std::memory_order_relaxed)) {
     const std::lock_guard<std::mutex> guard(table().lock);

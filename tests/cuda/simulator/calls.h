@@ -28,8 +28,10 @@ class __attribute__((visibility("default"))) Site {
   int enter();
 
  private:
+  const char* name_;
   Function& function_;
   unsigned needs_;
+  std::uint64_t time_ = 0;  // of the host for a call, in the mode timed
 };
 
 // True while the thread runs a host function.

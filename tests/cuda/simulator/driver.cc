@@ -32,6 +32,14 @@ struct AccessDescription {
   int flags;
 };
 
+// A call for a range costs the host so much for every handle in it; its Site has accounted for one.
+void pass_for_handles(const char* function, Address address, std::size_t bytes) {
+  const std::uint64_t handles = timed() == nullptr ? 0 : memory().mappings_in(address, bytes);
+  if (handles > 1) {
+    timed()->pass((handles - 1) * timed()->call_time(function), function);
+  }
+}
+
 struct Module {
   int unused;
 };
@@ -450,6 +458,7 @@ DRIVER(cuMemMap, 10020, Address address, std::size_t bytes, std::size_t offset, 
 
 DRIVER(cuMemUnmap, 10020, Address address, std::size_t bytes) {
   ENTER(need_init | need_sound)
+  pass_for_handles("cuMemUnmap", address, bytes);
   return memory().unmap(address, bytes);
 }
 
@@ -459,6 +468,7 @@ DRIVER(cuMemSetAccess, 10020, Address address, std::size_t bytes, const AccessDe
   if (descriptions == nullptr || count == 0) {
     return invalid_value;
   }
+  pass_for_handles("cuMemSetAccess", address, bytes);
   for (std::size_t i = 0; i < count; ++i) {
     const Location& location = descriptions[i].location;
     const bool host = location.type == 2 || location.type == 3;

@@ -127,6 +127,9 @@ Memory::Memory() {
 
 // Fills with what no program wrote; sampled as copies are, since a test that samples looks nowhere else.
 void Memory::garbage(char* to, std::uint64_t bytes) {
+  if (!settings().work) {
+    return;
+  }
   const std::uint64_t seed = settings().seed;
   if (pattern_.empty() || pattern_seed_ != seed) {
     std::mt19937_64 random(seed * 7919 + 1);
@@ -815,6 +818,12 @@ std::uint64_t Memory::used(int device) {
 std::uint64_t Memory::pinned_bytes() {
   const std::lock_guard<std::recursive_mutex> guard(lock_);
   return pinned_;
+}
+
+std::uint64_t Memory::mappings_in(std::uint64_t address, std::uint64_t bytes) {
+  const std::lock_guard<std::recursive_mutex> guard(lock_);
+  return static_cast<std::uint64_t>(
+      std::distance(mappings_.lower_bound(address), mappings_.lower_bound(address + bytes)));
 }
 
 std::uint64_t Memory::mappings() {

@@ -122,6 +122,8 @@ class __attribute__((visibility("default"))) Memory {
   std::uint64_t used(int device);
   std::uint64_t pinned_bytes();
   std::uint64_t mappings();
+  // Those that begin in the range.
+  std::uint64_t mappings_in(std::uint64_t address, std::uint64_t bytes);
   void set_peer(int device, int peer, bool enabled);
   bool peer(int device, int peer);
 

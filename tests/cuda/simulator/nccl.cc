@@ -100,6 +100,15 @@ int refuse(const char* what) {
   return invalid_usage;
 }
 
+// In virtual time an operation runs when it is enqueued, so a rank would wait for one that comes later.
+bool can_meet(int ranks) {
+  if (sim::settings().timed && ranks > 1) {
+    std::fprintf(stderr, "simulated NCCL: there is no communicator of %d ranks in the mode timed\n", ranks);
+    return false;
+  }
+  return true;
+}
+
 std::uint64_t size_of(int type) {
   switch (type) {
     case int8:
@@ -451,6 +460,9 @@ NCCL ncclGetUniqueId(UniqueId* id) {
 }
 
 NCCL ncclCommInitAll(Communicator** communicators, int count, const int* devices) {
+  if (!can_meet(count)) {
+    return invalid_usage;
+  }
   auto clique = std::make_shared<Clique>();
   clique->ranks = count;
   for (int rank = 0; rank < count; ++rank) {
@@ -460,6 +472,9 @@ NCCL ncclCommInitAll(Communicator** communicators, int count, const int* devices
 }
 
 NCCL ncclCommInitRank(Communicator** communicator, int ranks, UniqueId id, int rank) {
+  if (!can_meet(ranks)) {
+    return invalid_usage;
+  }
   if (ranks < 1 || ranks > most_ranks || rank < 0 || rank >= ranks) {
     return invalid_argument;
   }

@@ -44,7 +44,7 @@ Settings::Settings() {
   static const char* const options[] = {"devices",        "memory",     "address_space", "mode",     "host_access",
                                         "seed",           "vmm",        "sample",        "host_vmm", "pinned_limit",
                                         "driver_version", "capability", "queue",         "fail",     "drop_waits",
-                                        "early_events",   "lazy",       "patience"};
+                                        "early_events",   "lazy",       "patience",      "machine",  "work"};
   for (const char* option : options) {
     std::string name = "SIM_CUDA_";
     for (const char* c = option; *c != '\0'; ++c) {
@@ -64,7 +64,8 @@ bool Settings::set(const std::string& option, const std::string& value, bool fro
   if (from_environment) {
     if (option == "mode") {
       threads = value == "threads";
-      return threads || value == "deterministic";
+      timed = value == "timed";
+      return threads || timed || value == "deterministic";
     }
     if (option == "fail") {
       return parse_failures(value);
@@ -80,6 +81,14 @@ bool Settings::set(const std::string& option, const std::string& value, bool fro
     if (option == "address_space") {
       address_space = (number + granule - 1) / granule * granule;
       return is_number && number >= std::uint64_t{1} << 30 && number <= usual_address_space;
+    }
+    if (option == "machine") {
+      machine = value;
+      return true;
+    }
+    if (option == "work") {
+      work = number != 0;
+      return is_number;
     }
     if (option == "host_access") {
       host_access = number != 0;

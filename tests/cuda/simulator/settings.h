@@ -21,6 +21,9 @@ struct Settings {
   std::uint64_t memory = std::uint64_t{1} << 30;
   std::uint64_t address_space = usual_address_space;
   bool threads = false;
+  bool timed = false;
+  std::string machine;
+  bool work = true;
   bool host_access = true;
   std::atomic<std::uint64_t> seed{1};
   std::atomic<int> driver_version{13020};

@@ -20,18 +20,23 @@
 //    while a stream captures fail and end the capture, unless the thread's capture mode allows them.
 // Everything else that libcudart exports exists and returns cudaErrorNotSupported.
 //
-// Two ways to run what was enqueued (option "mode"):
+// Three ways to run what was enqueued (option "mode"):
 //  * deterministic: nothing runs until the host waits, asks, or much is queued; then a seeded generator picks the
 //    stream whose next operation runs, sometimes doing only what the wait needs, sometimes everything else first,
 //    sometimes starving a stream. With one host thread the same seed gives the same order.
 //  * threads: a thread for each stream, with random pauses; for sanitizers.
+//  * timed: everything runs when it is enqueued, and a virtual clock says when it would have ended on the machine that
+//    the option "machine" names (clock.h). For one process, whose devices do not wait for one another.
 //
 // Options are read from the environment as SIM_CUDA_<NAME> when the library is first used, and changed by sim_set:
 //  devices          how many there are (1); 0: cuInit fails with CUDA_ERROR_NO_DEVICE. Environment only.
 //  memory           bytes of each device (1 GiB), rounded up to granules. Environment only.
 //  address_space    bytes of addresses that all devices have together (8 TiB, under ThreadSanitizer 256 GiB); an eighth
 //                   of it is the most host memory that cuMemCreate makes. Environment only.
-//  mode             deterministic or threads (deterministic). Environment only.
+//  mode             deterministic, threads or timed (deterministic). Environment only.
+//  machine          the file that describes the machine, for the mode timed. Environment only.
+//  work             0: copies and fills of more than 4 KiB do nothing, and what sim_works tells neither; memory holds
+//                   zeros. For programs of which only the time is wanted (1). Environment only.
 //  host_access      1: mappings are real, so that CPU code may use device addresses (1). 0: only CUDA's own calls and
 //                   sim_pointer can, which is faster. Environment only.
 //  seed             of the schedule and of garbage (1)
@@ -48,8 +53,7 @@
 //  queue            operations that may be queued in deterministic mode before some must run (400)
 //  lazy             1: in deterministic mode, only what somebody waits for runs, and what that needs (0)
 //  patience         seconds that a wait may last while nothing else happens; then the streams' queues are reported, and
-//  the
-//                   device is lost with CUDA_ERROR_UNKNOWN (100)
+//                   the device is lost with CUDA_ERROR_UNKNOWN (100)
 //  fail             NAME:NTH:CODE[,...], as sim_fail. Environment only.
 //
 // Thread-safety: all functions may be called from any thread at any time.
@@ -83,6 +87,21 @@ void sim_device_lost(int device, int code);
 
 // The error that the device was lost with; 0 while it is sound.
 int sim_device_error(int device);
+
+// In the mode timed: nanoseconds since the library was first used, as the host sees it; else 0.
+uint64_t sim_now(void);
+
+// In the mode timed: writes a table of what happened since the last call to a file, a line for each kernel, copy, call
+// and wait: device (-1: the host), stream, lane, start and end in nanoseconds, bytes, name. 0, or -1.
+int sim_write_timeline(const char* path);
+
+// In the mode timed: the next host function that this thread enqueues stands for a kernel that does so much and touches
+// so many bytes. `peak`: the machine's speed for it, such as "flops.float32". The host passes the framework's time.
+// Returns the nanoseconds that the kernel takes; in other modes 0.
+uint64_t sim_next_kernel(const char* name, double flop, const char* peak, uint64_t bytes);
+
+// Whether operations do their work (option "work").
+int sim_works(void);
 
 // Runs everything that is queued, as far as it can run. For tests without a wait of their own.
 void sim_drain(void);

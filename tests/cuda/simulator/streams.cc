@@ -278,7 +278,7 @@ void Machine::advance(std::unique_lock<std::mutex>& guard, unsigned operations) 
 
 // Somebody asks how far the stream is: time passes meanwhile.
 void Machine::let_some_run(std::unique_lock<std::mutex>& guard, Stream* asked) {
-  if (settings().threads) {
+  if (settings().threads || timed() != nullptr) {
     return;
   }
   if (!settings().lazy) {
@@ -326,6 +326,10 @@ void Machine::report_locked() const {
 // Waits until so many operations of the stream are complete.
 int Machine::wait_for(std::unique_lock<std::mutex>& guard, Stream* stream, std::uint64_t count) {
   Device* device = stream->device;
+  if (timed() != nullptr) {
+    timed()->wait_until(stream->end, current_call());
+    return device->error;
+  }
   // 0: only what is needed; 1: anything; 2: everything else first
   const unsigned manner = settings().threads || settings().lazy ? 0 : static_cast<unsigned>(random_() % 3);
   if (settings().lazy && random_() % 4 == 0) {
@@ -374,10 +378,53 @@ void Machine::serve(Stream* stream) {
   }
 }
 
+// Runs the operation at once, and notes when it would have ended.
+int Machine::run_timed(std::unique_lock<std::mutex>& guard, Stream* stream, Operation* operation) {
+  Device* device = stream->device;
+  Nanoseconds ready = stream->end;
+  for (const Stream* other : device->streams) {
+    const bool serial = stream->legacy ? (other->flags & 1) == 0 : other->legacy && (stream->flags & 1) == 0;
+    ready = serial ? std::max(ready, other->end) : ready;
+  }
+  if (operation->wait != nullptr) {
+    ready = std::max(ready, operation->wait->end);
+  }
+  stream->end = timed()->place(device->index, stream->id, operation->cost, ready);
+  if (operation->record != nullptr) {
+    operation->record->stream = stream;
+    operation->record->end = stream->end;
+    operation->record->at_ms = static_cast<double>(stream->end) / 1e6;
+    operation->record->done = true;
+  }
+  ++stream->enqueued;
+  ++stream->completed;
+  if (operation->work) {
+    guard.unlock();
+    const bool sound = operation->work();
+    operation->work = nullptr;
+    guard.lock();
+    if (!sound && device->error == success) {
+      device->error = illegal_address;
+    }
+  }
+  return device->error;
+}
+
+bool Machine::over(const Recording& recording) const {
+  return recording.done && (timed() == nullptr || recording.end <= timed()->now());
+}
+
+bool Machine::over(const Stream& stream) const {
+  return stream.completed == stream.enqueued && (timed() == nullptr || stream.end <= timed()->now());
+}
+
 int Machine::enqueue_locked(std::unique_lock<std::mutex>& guard, Stream* stream, Operation operation) {
   Device* device = stream->device;
   if (device->error != success) {
     return device->error;
+  }
+  if (timed() != nullptr) {
+    return run_timed(guard, stream, &operation);
   }
   if (stream->legacy) {
     for (Stream* other : device->streams) {
@@ -413,7 +460,7 @@ int Machine::enqueue_locked(std::unique_lock<std::mutex>& guard, Stream* stream,
 
 // --- operations
 
-int Machine::enqueue(Stream* stream, NodeKind kind, Work work) {
+int Machine::enqueue(Stream* stream, NodeKind kind, Work work, Cost cost) {
   std::unique_lock<std::mutex> guard(lock);
   if (stream->capture != nullptr) {
     if (stream->capture->invalidated) {
@@ -422,6 +469,7 @@ int Machine::enqueue(Stream* stream, NodeKind kind, Work work) {
     auto node = std::make_unique<Node>();
     node->kind = kind;
     node->work = std::move(work);
+    node->cost = std::move(cost);
     node->dependencies = stream->capture_tail;
     stream->capture_tail = {node.get()};
     stream->capture->graph->nodes.push_back(std::move(node));
@@ -437,10 +485,11 @@ int Machine::enqueue(Stream* stream, NodeKind kind, Work work) {
   }
   Operation operation;
   operation.work = std::move(work);
+  operation.cost = std::move(cost);
   return enqueue_locked(guard, stream, std::move(operation));
 }
 
-int Machine::run_now(Stream* stream, Work work) {
+int Machine::run_now(Stream* stream, Work work, Cost cost) {
   std::unique_lock<std::mutex> guard(lock);
   if (stream->capture != nullptr) {
     invalidate(stream->capture);
@@ -451,6 +500,7 @@ int Machine::run_now(Stream* stream, Work work) {
   }
   Operation operation;
   operation.work = std::move(work);
+  operation.cost = std::move(cost);
   if (const int code = enqueue_locked(guard, stream, std::move(operation))) {
     return code;
   }
@@ -526,7 +576,7 @@ int Machine::wait_event(Stream* stream, Event* event, bool driver) {
   if (event->last == nullptr) {
     return success;
   }
-  if (event->last->done) {
+  if (over(*event->last)) {
     return stream->device->error;
   }
   const std::uint64_t drop = settings().drop_waits;
@@ -556,7 +606,7 @@ int Machine::query_event(Event* event, bool driver) {
     return refused;
   }
   const std::shared_ptr<Recording> last = event->last;
-  if (last == nullptr || last->done) {
+  if (last == nullptr || over(*last)) {
     return event->device->error;
   }
   if (driver && answers_early()) {
@@ -566,7 +616,7 @@ int Machine::query_event(Event* event, bool driver) {
   if (event->device->error != success) {
     return event->device->error;
   }
-  return last->done ? success : not_ready;
+  return over(*last) ? success : not_ready;
 }
 
 int Machine::synchronize_event(Event* event, bool driver) {
@@ -581,8 +631,11 @@ int Machine::synchronize_event(Event* event, bool driver) {
     return refused;
   }
   const std::shared_ptr<Recording> last = event->last;
-  if (last == nullptr || (driver && !last->done && answers_early())) {
+  if (last == nullptr || (driver && !over(*last) && answers_early())) {
     return success;
+  }
+  if (timed() != nullptr) {
+    timed()->wait_until(last->end, current_call());
   }
   // The recording is one of the operations that the stream had when this began.
   while (!last->done && event->device->error == success) {
@@ -599,7 +652,7 @@ int Machine::elapsed(Event* from, Event* to, float* ms) {
       from->last == nullptr || to->last == nullptr) {
     return invalid_handle;
   }
-  if (!from->last->done || !to->last->done) {
+  if (!over(*from->last) || !over(*to->last)) {
     return not_ready;
   }
   *ms = static_cast<float>(to->last->at_ms - from->last->at_ms);
@@ -615,14 +668,13 @@ int Machine::query_stream(Stream* stream) {
   if (const int refused = unsafe_locked()) {
     return refused;
   }
-  const std::uint64_t count = stream->enqueued;
-  if (stream->completed < count) {
+  if (!over(*stream)) {
     let_some_run(guard, stream);
   }
   if (stream->device->error != success) {
     return stream->device->error;
   }
-  return stream->completed < count ? not_ready : success;
+  return over(*stream) ? success : not_ready;
 }
 
 int Machine::synchronize_stream(Stream* stream) {
@@ -657,7 +709,7 @@ int Machine::synchronize_device(Device* device) {
   }
   std::vector<std::pair<Stream*, std::uint64_t>> all;
   for (Stream* stream : device->streams) {
-    if (stream->completed < stream->enqueued) {
+    if (!over(*stream)) {
       all.emplace_back(stream, stream->enqueued);
     }
   }
@@ -842,7 +894,7 @@ int Machine::instantiate(Graph* graph, GraphExec** exec) {
   *exec = new GraphExec;
   for (const auto& node : graph->nodes) {
     if (node->work) {
-      (*exec)->works.push_back(node->work);
+      (*exec)->works.emplace_back(node->work, node->cost);
     }
   }
   execs_.insert(*exec);
@@ -850,7 +902,7 @@ int Machine::instantiate(Graph* graph, GraphExec** exec) {
 }
 
 int Machine::launch(GraphExec* exec, Stream* stream) {
-  std::vector<Work> works;
+  std::vector<std::pair<Work, Cost>> works;
   {
     const std::lock_guard<std::mutex> guard(lock);
     if (execs_.count(exec) == 0) {
@@ -858,8 +910,8 @@ int Machine::launch(GraphExec* exec, Stream* stream) {
     }
     works = exec->works;
   }
-  for (Work& work : works) {
-    if (const int code = enqueue(stream, NodeKind::empty, std::move(work))) {
+  for (auto& work : works) {
+    if (const int code = enqueue(stream, NodeKind::empty, std::move(work.first), std::move(work.second))) {
       return code;
     }
   }
@@ -944,6 +996,14 @@ SIM_PUBLIC int sim_device_error(int device) {
   sim::Device* found = sim::machine().device(device);
   return found == nullptr ? 0 : found->error.load();
 }
+
+SIM_PUBLIC uint64_t sim_now(void) { return sim::timed() == nullptr ? 0 : sim::timed()->now(); }
+
+SIM_PUBLIC int sim_write_timeline(const char* path) {
+  return sim::timed() != nullptr && sim::timed()->write(path) ? 0 : -1;
+}
+
+SIM_PUBLIC int sim_works(void) { return sim::settings().work ? 1 : 0; }
 
 SIM_PUBLIC void sim_drain(void) { sim::machine().drain(); }
 

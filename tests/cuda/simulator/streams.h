@@ -20,6 +20,7 @@
 #include <unordered_set>
 #include <vector>
 
+#include "clock.h"
 #include "settings.h"
 
 #define SIM_PUBLIC __attribute__((visibility("default")))
@@ -35,12 +36,14 @@ struct Recording {
   bool done = false;
   Stream* stream = nullptr;
   double at_ms = 0;
+  Nanoseconds end = 0;  // in the mode timed
 };
 
 using Work = std::function<bool()>;  // false: an illegal access
 
 struct Operation {
   Work work;
+  Cost cost;
   std::shared_ptr<Recording> wait;    // runs after this one
   std::shared_ptr<Recording> record;  // is complete when this operation is
   std::vector<std::pair<Stream*, std::uint64_t>> after;  // runs after so many operations of these streams
@@ -51,6 +54,7 @@ enum class NodeKind { kernel = 0, copy = 1, fill = 2, host = 3, empty = 5 };
 struct Node {
   NodeKind kind;
   Work work;
+  Cost cost;
   std::vector<Node*> dependencies;
 };
 
@@ -61,7 +65,7 @@ struct Graph {
 
 struct GraphExec {
   Device* device = nullptr;
-  std::vector<Work> works;
+  std::vector<std::pair<Work, Cost>> works;
 };
 
 struct Capture {
@@ -91,6 +95,7 @@ struct Stream {
   std::shared_ptr<Capture> capture;
   std::vector<Node*> capture_tail;
   bool has_thread = false;
+  Nanoseconds end = 0;  // of what was enqueued, in the mode timed
   std::condition_variable wake;  // its thread's
 };
 
@@ -129,9 +134,9 @@ class SIM_PUBLIC Machine {
   bool is_event(Event* event);
 
   // Adds work to a stream, or to the graph that it captures.
-  int enqueue(Stream* stream, NodeKind kind, Work work);
+  int enqueue(Stream* stream, NodeKind kind, Work work, Cost cost = {});
   // The same and waits; not while the stream captures.
-  int run_now(Stream* stream, Work work);
+  int run_now(Stream* stream, Work work, Cost cost = {});
   int record(Event* event, Stream* stream);
   // `driver`: called through the driver's interface, where options make it go wrong.
   int wait_event(Stream* stream, Event* event, bool driver);
@@ -170,6 +175,9 @@ class SIM_PUBLIC Machine {
 
   void report_locked() const;
   int enqueue_locked(std::unique_lock<std::mutex>& guard, Stream* stream, Operation operation);
+  int run_timed(std::unique_lock<std::mutex>& guard, Stream* stream, Operation* operation);
+  bool over(const Recording& recording) const;
+  bool over(const Stream& stream) const;
   bool ready(const Stream& stream) const;
   void run_one(std::unique_lock<std::mutex>& guard, Stream* stream);
   Stream* needed(Stream* stream, int depth) const;

@@ -1,0 +1,83 @@
+"""What happened when in virtual time: the table that sim_write_timeline writes, summed up and drawn."""
+
+from __future__ import annotations
+
+import csv
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+#: What a device or the host can be busy with, and how that is called. Lanes as in simulator/clock.cc.
+LANES = {
+    "kernel": "kernels",
+    "in": "copies in",
+    "out": "copies out",
+    "call": "host: calls",
+    "wait": "host: waits",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Times in seconds from the first moment."""
+
+    stream: int
+    lane: str
+    start: float
+    end: float
+    nbytes: int
+    name: str
+
+
+def read(path: Path, origin_ns: int) -> list[Event]:
+    with path.open(newline="") as file:
+        return [
+            Event(
+                int(row["stream"]),
+                row["lane"],
+                (int(row["start_ns"]) - origin_ns) / 1e9,
+                (int(row["end_ns"]) - origin_ns) / 1e9,
+                int(row["bytes"]),
+                row["name"],
+            )
+            for row in csv.DictReader(file)
+        ]
+
+
+def busy_seconds(events: Iterable[Event]) -> dict[str, float]:
+    """By lane. The events of a lane do not overlap: an engine, and the host, does one thing at a time."""
+    found = dict.fromkeys(LANES, 0.0)
+    for event in events:
+        found[event.lane] += event.end - event.start
+    return found
+
+
+def moved_bytes(events: Iterable[Event], lane: str) -> int:
+    return sum(event.nbytes for event in events if event.lane == lane)
+
+
+def longest(events: Iterable[Event], lane: str, count: int) -> dict[str, float]:
+    """The names that take most of a lane, with their seconds."""
+    found: dict[str, float] = {}
+    for event in events:
+        if event.lane == lane:
+            found[event.name] = found.get(event.name, 0.0) + event.end - event.start
+    return dict(sorted(found.items(), key=lambda item: -item[1])[:count])
+
+
+def draw(rows: Sequence[tuple[str, list[Event], float]], title: str, path: Path) -> None:
+    """A picture of one step for each row: its name, its events, and how many seconds the step takes."""
+    from matplotlib import pyplot
+
+    figure, axes = pyplot.subplots(len(rows), 1, sharex=True, figsize=(10, 1.5 * len(rows) + 0.8), squeeze=False)
+    for axis, (name, events, seconds) in zip(axes[:, 0], rows, strict=True):
+        for place, lane in enumerate(reversed(LANES)):
+            spans = [(1e3 * e.start, 1e3 * (e.end - e.start)) for e in events if e.lane == lane and e.end > e.start]
+            axis.broken_barh(spans, (place - 0.4, 0.8), facecolors=f"C{place}")
+        axis.set_yticks(range(len(LANES)), list(reversed(LANES.values())), fontsize=7)
+        axis.set_title(f"{name}: {1e3 * seconds:.0f} ms", fontsize=9, loc="left")
+    axes[-1, 0].set_xlabel("ms of virtual time")
+    figure.suptitle(title, fontsize=10)
+    figure.tight_layout()
+    figure.savefig(path, metadata={"Date": None})
+    pyplot.close(figure)

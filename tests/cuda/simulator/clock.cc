@@ -1,0 +1,161 @@
+#include "clock.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <sstream>
+
+namespace sim {
+
+namespace {
+
+constexpr double ns_per_s = 1e9;
+
+Nanoseconds rounded(double seconds) { return static_cast<Nanoseconds>(std::llround(seconds * ns_per_s)); }
+
+const char* lane_of(Engine engine) {
+  switch (engine) {
+    case Engine::compute:
+      return "kernel";
+    case Engine::in:
+      return "in";
+    case Engine::out:
+      return "out";
+    case Engine::none:
+      break;
+  }
+  return "none";
+}
+
+[[noreturn]] void give_up(const std::string& path, const std::string& why) {
+  std::fprintf(stderr, "simulated CUDA: the machine's file %s %s\n", path.c_str(), why.c_str());
+  std::abort();
+}
+
+}  // namespace
+
+Clock::Clock(const std::string& path) : path_(path) {
+  std::ifstream file(path);
+  if (!file) {
+    give_up(path, "cannot be read: say which with SIM_CUDA_MACHINE");
+  }
+  std::string line;
+  while (std::getline(file, line)) {
+    std::istringstream words(line.substr(0, line.find('#')));
+    std::string name;
+    std::string equals;
+    double value = 0;
+    if (words >> name >> equals >> value && equals == "=") {
+      numbers_[name] = value;
+    }
+  }
+  for (const char* name : {"memory.bandwidth", "link.in", "link.out", "link.latency", "kernel.latency"}) {
+    number(name);
+  }
+  operator_time_ = rounded(number("host.operator"));
+}
+
+double Clock::number(const std::string& name) const {
+  const auto found = numbers_.find(name);
+  if (found == numbers_.end()) {
+    give_up(path_, "has no number " + name);
+  }
+  return found->second;
+}
+
+Nanoseconds Clock::now() const {
+  const std::lock_guard<std::mutex> guard(lock_);
+  return now_;
+}
+
+Nanoseconds Clock::call_time(const std::string& function) const {
+  const auto found = numbers_.find("call." + function);
+  return found == numbers_.end() ? 0 : rounded(found->second);
+}
+
+void Clock::pass(Nanoseconds time, const char* function) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  events_.push_back({-1, 0, "call", now_, now_ + time, 0, function});
+  now_ += time;
+}
+
+void Clock::wait_until(Nanoseconds moment, const char* function) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  if (moment > now_) {
+    events_.push_back({-1, 0, "wait", now_, moment, 0, function});
+    now_ = moment;
+  }
+}
+
+Cost Clock::copy(bool from_device, bool to_device, std::uint64_t bytes) const {
+  if (from_device && to_device) {
+    Cost cost = fill(2 * bytes);  // read and written
+    cost.name = "copy";
+    return cost;
+  }
+  const Engine engine = to_device ? Engine::in : Engine::out;
+  const double bandwidth = number(to_device ? "link.in" : "link.out");
+  return {engine, rounded(number("link.latency") + static_cast<double>(bytes) / bandwidth), bytes, "copy"};
+}
+
+Cost Clock::fill(std::uint64_t bytes) const {
+  const double time = number("kernel.latency") + static_cast<double>(bytes) / number("memory.bandwidth");
+  return {Engine::compute, rounded(time), bytes, "fill"};
+}
+
+Cost Clock::kernel(const char* name, double flop, const std::string& peak, std::uint64_t bytes) const {
+  const double moving = static_cast<double>(bytes) / number("memory.bandwidth");
+  const double computing = flop > 0 ? flop / number(peak) : 0;
+  return {Engine::compute, rounded(number("kernel.latency") + std::max(moving, computing)), bytes, name};
+}
+
+Nanoseconds Clock::place(int device, std::uint64_t stream, const Cost& cost, Nanoseconds ready) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  ready = std::max(ready, now_);
+  if (cost.engine == Engine::none) {
+    return ready;
+  }
+  Busy& busy = busy_[{device, cost.engine}];
+  const Nanoseconds now = now_;
+  busy.erase(busy.begin(),
+             std::find_if(busy.begin(), busy.end(), [now](const auto& interval) { return interval.second > now; }));
+  auto next = busy.begin();
+  Nanoseconds start = ready;
+  for (; next != busy.end() && next->first < start + cost.time; ++next) {
+    start = std::max(start, next->second);
+  }
+  const Nanoseconds end = start + cost.time;
+  busy.insert(next, {start, end});
+  events_.push_back({device, stream, lane_of(cost.engine), start, end, cost.bytes, cost.name});
+  return end;
+}
+
+bool Clock::write(const std::string& path) {
+  const std::lock_guard<std::mutex> guard(lock_);
+  std::FILE* const file = std::fopen(path.c_str(), "w");
+  if (file == nullptr) {
+    return false;
+  }
+  std::fputs("device,stream,lane,start_ns,end_ns,bytes,name\n", file);
+  for (const Event& event : events_) {
+    std::fprintf(file, "%d,%llu,%s,%llu,%llu,%llu,%s\n", event.device, static_cast<unsigned long long>(event.stream),
+                 event.lane, static_cast<unsigned long long>(event.start), static_cast<unsigned long long>(event.end),
+                 static_cast<unsigned long long>(event.bytes), event.name.c_str());
+  }
+  events_.clear();
+  return std::fclose(file) == 0;
+}
+
+Clock* timed() {
+  static Clock* const clock = settings().timed ? new Clock(settings().machine) : nullptr;
+  return clock;
+}
+
+const char*& current_call() {
+  static thread_local const char* name = "";
+  return name;
+}
+
+}  // namespace sim

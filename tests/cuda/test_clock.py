@@ -1,0 +1,75 @@
+"""Virtual time (simulator/clock.h): what takes how long, to the nanosecond, on a machine of round numbers."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from predictions import timeline
+from simulator import build as simulator_build
+
+PROGRAM = Path(__file__).parent / "timed_programs" / "clock.py"
+CASES = re.findall(r"^def ((?:a|copies|what|without)_\w+)\(", PROGRAM.read_text(), re.MULTILINE)
+MACHINE = """\
+memory.bandwidth = 1e9
+link.in = 1e9  # a comment
+link.out = 0.5e9
+link.latency = 1e-6
+kernel.latency = 2e-6
+host.operator = 3e-6
+flops.float32 = 1e9
+call.cuMemSetAccess = 10e-6
+call.cuMemUnmap = 20e-6
+"""
+
+
+def _run(folder: Path, machine: str, simulated_cuda: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    file = folder / "machine.toml"
+    file.write_text(machine)
+    work = 0 if "without_work_only_numbers_move" in words else 1
+    options = {"mode": "timed", "machine": file, "work": work, "memory": 64 << 20}
+    environment = simulator_build.environment(simulated_cuda, options=options, base=os.environ)
+    command = [sys.executable, str(PROGRAM), *map(str, words)]
+    return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_clock(case: str, simulated_cuda: Path, tmp_path: Path) -> None:
+    done = _run(tmp_path, MACHINE, simulated_cuda, case)
+    assert done.returncode == 0, done.stderr
+
+
+def test_the_table_is_read_and_summed(simulated_cuda: Path, tmp_path: Path) -> None:
+    table = tmp_path / "table.csv"
+    done = _run(tmp_path, MACHINE, simulated_cuda, "the_table_has_every_event", table)
+    assert done.returncode == 0, done.stderr
+    events = timeline.read(table, 0)
+    assert timeline.busy_seconds(events) == pytest.approx(
+        {"kernel": 7e-6, "in": 1e-6 + (1 << 20) * 1e-9, "out": 0, "call": 3e-6, "wait": 1e-6 + (1 << 20) * 1e-9 + 7e-6}
+    )
+    assert timeline.longest(events, "wait", 1).keys() == {"cuStreamSynchronize"}
+    assert [event.nbytes for event in events if event.lane == "in"] == [1 << 20]
+
+
+@pytest.mark.parametrize(
+    ("machine", "says"),
+    [(MACHINE.replace("link.in", "link.into"), "has no number link.in"), ("", "has no number memory.bandwidth")],
+)
+def test_a_machine_that_lacks_a_number_is_refused(
+    machine: str, says: str, simulated_cuda: Path, tmp_path: Path
+) -> None:
+    done = _run(tmp_path, machine, simulated_cuda, CASES[0])
+    assert done.returncode != 0 and says in done.stderr, done.stderr
+
+
+def test_a_picture_is_drawn(tmp_path: Path, simulated_cuda: Path) -> None:
+    table, picture = tmp_path / "table.csv", tmp_path / "picture.svg"
+    done = _run(tmp_path, MACHINE, simulated_cuda, "the_table_has_every_event", table)
+    assert done.returncode == 0, done.stderr
+    timeline.draw([("one", timeline.read(table, 0), 1e-3)], "title", picture)
+    assert "<svg" in picture.read_text()

@@ -1,0 +1,209 @@
+"""Cases of virtual time, each in a process of its own: clock.py CASE. The machine is test_clock.py's: a byte takes a
+nanosecond in the memory and on the way in, two on the way out.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from ctypes import byref, c_double, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
+
+KIB = 1 << 10
+MIB = 1 << 20
+NOT_READY = 600
+
+cuda = ctypes.CDLL("libcuda.so.1")
+cuda.sim_now.restype = c_uint64
+cuda.sim_next_kernel.argtypes = [ctypes.c_char_p, c_double, ctypes.c_char_p, c_uint64]
+nothing = ctypes.CFUNCTYPE(None, c_void_p)(lambda _: None)
+
+
+def call(name: str, *arguments: object) -> None:
+    code = getattr(cuda, name)(*arguments)
+    assert code == 0, (name, code)
+
+
+def now() -> int:
+    return int(cuda.sim_now())
+
+
+def stream() -> c_void_p:
+    made = c_void_p()
+    call("cuStreamCreate", byref(made), c_uint(1))
+    return made
+
+
+def event() -> c_void_p:
+    made = c_void_p()
+    call("cuEventCreate", byref(made), c_uint(0))
+    return made
+
+
+def device_memory(nbytes: int) -> c_uint64:
+    address = c_uint64()
+    call("cuMemAlloc_v2", byref(address), c_size_t(nbytes))
+    return address
+
+
+def host_memory(nbytes: int) -> c_void_p:
+    address = c_void_p()
+    call("cuMemHostAlloc", byref(address), c_size_t(nbytes), c_uint(0))
+    ctypes.memset(address, 7, nbytes)
+    return address
+
+
+def copy_in(to: c_uint64, source: c_void_p, nbytes: int, on: c_void_p) -> None:
+    call("cuMemcpyHtoDAsync_v2", to, source, c_size_t(nbytes), on)
+
+
+def copy_out(to: c_void_p, source: c_uint64, nbytes: int, on: c_void_p) -> None:
+    call("cuMemcpyDtoHAsync_v2", to, source, c_size_t(nbytes), on)
+
+
+def kernel(flop: float, nbytes: int, on: c_void_p) -> None:
+    cuda.sim_next_kernel(b"kernel", flop, b"flops.float32", nbytes)
+    call("cuLaunchHostFunc", on, nothing, None)
+
+
+def passes(begin: int, nanoseconds: int) -> None:
+    assert now() - begin == nanoseconds, (now() - begin, nanoseconds)
+
+
+def a_copy_takes_its_latency_and_its_bytes() -> None:
+    device, host, on = device_memory(MIB), host_memory(MIB), stream()
+    begin = now()
+    copy_in(device, host, MIB, on)
+    passes(begin, 0)  # the host goes on
+    assert cuda.cuStreamQuery(on) == NOT_READY
+    call("cuStreamSynchronize", on)
+    passes(begin, 1_000 + MIB)
+    begin = now()
+    copy_out(host, device, MIB, on)
+    call("cuStreamSynchronize", on)
+    passes(begin, 1_000 + 2 * MIB)
+
+
+def copies_overlap_in_two_directions_only() -> None:
+    device, host, first, second = device_memory(2 * MIB), host_memory(2 * MIB), stream(), stream()
+    begin = now()
+    copy_in(device, host, MIB, first)
+    copy_out(host, device, MIB, second)
+    call("cuCtxSynchronize")
+    passes(begin, 1_000 + 2 * MIB)
+    begin = now()
+    copy_in(device, host, MIB, first)
+    copy_in(device, host, MIB, second)
+    call("cuCtxSynchronize")
+    passes(begin, 2 * (1_000 + MIB))
+
+
+def a_kernel_takes_what_lasts_longer() -> None:
+    on = stream()
+    begin = now()
+    kernel(5e3, 100, on)
+    passes(begin, 3_000)  # the framework's
+    call("cuStreamSynchronize", on)
+    passes(begin, 3_000 + 2_000 + 5_000)
+    begin = now()
+    kernel(5e3, 9_000, on)
+    call("cuStreamSynchronize", on)
+    passes(begin, 3_000 + 2_000 + 9_000)
+
+
+def a_stream_waits_for_an_event() -> None:
+    first, second, start, end = stream(), stream(), event(), event()
+    begin = now()
+    call("cuEventRecord", start, first)
+    kernel(50e3, 0, first)
+    call("cuEventRecord", end, first)
+    call("cuStreamWaitEvent", second, end, c_uint(0))
+    device, host = device_memory(4 * KIB), host_memory(4 * KIB)
+    copy_in(device, host, KIB, second)
+    assert cuda.cuEventQuery(end) == NOT_READY
+    call("cuStreamSynchronize", second)
+    passes(begin, 3_000 + 2_000 + 50_000 + 1_000 + KIB)
+    call("cuEventQuery", end)
+    passed = c_float()
+    call("cuEventElapsedTime", byref(passed), start, end)
+    assert abs(passed.value - 55e-3) < 1e-6, passed.value  # the host was at work when it was recorded
+
+
+def what_is_ready_overtakes_what_waits() -> None:
+    device, host, first, second, third = device_memory(MIB), host_memory(MIB), stream(), stream(), stream()
+    end = event()
+    begin = now()
+    kernel(500e3, 0, first)
+    call("cuEventRecord", end, first)
+    call("cuStreamWaitEvent", second, end, c_uint(0))
+    copy_in(device, host, KIB, second)
+    copy_in(device, host, KIB, third)
+    call("cuStreamSynchronize", third)
+    passes(begin, 3_000 + 1_000 + KIB)
+    call("cuStreamSynchronize", second)
+    passes(begin, 3_000 + 2_000 + 500_000 + 1_000 + KIB)
+
+
+class Properties(ctypes.Structure):
+    _fields_ = (
+        ("type", c_int),
+        ("handle_types", c_int),
+        ("location_type", c_int),
+        ("location", c_int),
+        ("win32", c_void_p),
+        ("flags", ctypes.c_ubyte * 8),
+    )
+
+
+class AccessDescription(ctypes.Structure):
+    _fields_ = (("location_type", c_int), ("location", c_int), ("flags", c_int))
+
+
+def a_range_costs_by_its_handles() -> None:
+    address, handles, size = c_uint64(), 3, 2 * MIB
+    call("cuMemAddressReserve", byref(address), c_size_t(handles * size), c_size_t(0), c_uint64(0), c_uint64(0))
+    for index in range(handles):
+        handle, properties = c_uint64(), Properties(type=1, location_type=1)
+        call("cuMemCreate", byref(handle), c_size_t(size), byref(properties), c_uint64(0))
+        call("cuMemMap", c_uint64(address.value + index * size), c_size_t(size), c_size_t(0), handle, c_uint64(0))
+    begin = now()
+    access = AccessDescription(location_type=1, flags=3)
+    call("cuMemSetAccess", address, c_size_t(handles * size), byref(access), c_size_t(1))
+    passes(begin, handles * 10_000)
+    begin = now()
+    call("cuMemUnmap", address, c_size_t(handles * size))
+    passes(begin, handles * 20_000)
+
+
+def without_work_only_numbers_move() -> None:
+    device, host, on = device_memory(MIB), host_memory(MIB), stream()
+    begin = now()
+    copy_in(device, host, MIB, on)
+    copy_in(device, host, KIB, on)
+    call("cuStreamSynchronize", on)
+    passes(begin, 2 * 1_000 + MIB + KIB)
+    ctypes.memset(host, 0, MIB)
+    copy_out(host, device, 4 * KIB, on)
+    call("cuStreamSynchronize", on)
+    assert ctypes.string_at(host, 4 * KIB) == b"\7" * KIB + b"\0" * 3 * KIB
+
+
+def a_collective_of_several_ranks_is_refused() -> None:
+    communicators = (c_void_p * 2)()
+    assert ctypes.CDLL("libnccl.so.2").ncclCommInitAll(communicators, c_int(2), None) == 5  # invalid usage
+
+
+def the_table_has_every_event() -> None:
+    device, host, on = device_memory(MIB), host_memory(MIB), stream()
+    copy_in(device, host, MIB, on)
+    call("cuStreamSynchronize", on)
+    kernel(5e3, 100, on)
+    call("cuStreamSynchronize", on)
+    call("sim_write_timeline", sys.argv[2].encode())
+
+
+if __name__ == "__main__":
+    call("cuInit", c_uint(0))
+    context = c_void_p()
+    call("cuDevicePrimaryCtxRetain", byref(context), c_int(0))
+    call("cuCtxSetCurrent", context)
+    globals()[sys.argv[1]]()
