@@ -14,7 +14,7 @@ from predictions import timeline
 from simulator import build as simulator_build
 
 PROGRAM = Path(__file__).parent / "timed_programs" / "clock.py"
-CASES = re.findall(r"^def ((?:a|copies|what|without)_\w+)\(", PROGRAM.read_text(), re.MULTILINE)
+CASES = re.findall(r"^def ((?:a|copies|threads|what|without)_\w+)\(", PROGRAM.read_text(), re.MULTILINE)
 MACHINE = """\
 memory.bandwidth = 1e9
 link.in = 1e9  # a comment
@@ -34,6 +34,8 @@ def _run(folder: Path, machine: str, simulated_cuda: Path, *words: object) -> su
     work = 0 if "without_work_only_numbers_move" in words else 1
     options = {"mode": "timed", "machine": file, "work": work, "memory": 64 << 20}
     environment = simulator_build.environment(simulated_cuda, options=options, base=os.environ)
+    if str(words[0]).startswith("threads"):
+        environment["LD_PRELOAD"] = str(simulated_cuda / "libturns.so")
     command = [sys.executable, str(PROGRAM), *map(str, words)]
     return subprocess.run(command, capture_output=True, text=True, env=environment, timeout=60, check=False)
 
@@ -49,9 +51,9 @@ def test_the_table_is_read_and_summed(simulated_cuda: Path, tmp_path: Path) -> N
     done = _run(tmp_path, MACHINE, simulated_cuda, "the_table_has_every_event", table)
     assert done.returncode == 0, done.stderr
     events = timeline.read(table, 0)
-    assert timeline.busy_seconds(events) == pytest.approx(
-        {"kernel": 7e-6, "in": 1e-6 + (1 << 20) * 1e-9, "out": 0, "call": 3e-6, "wait": 1e-6 + (1 << 20) * 1e-9 + 7e-6}
-    )
+    copy = 1e-6 + (1 << 20) * 1e-9
+    expected = {"kernel": 7e-6, "in": copy, "out": 0, "operator": 3e-6, "call": 0, "wait": copy + 7e-6, "worker": 0}
+    assert timeline.busy_seconds(events) == pytest.approx(expected)
     assert timeline.longest(events, "wait", 1).keys() == {"cuStreamSynchronize"}
     assert [event.nbytes for event in events if event.lane == "in"] == [1 << 20]
 

@@ -12,9 +12,12 @@ LANES = {
     "kernel": "kernels",
     "in": "copies in",
     "out": "copies out",
+    "operator": "host: PyTorch",
     "call": "host: calls",
     "wait": "host: waits",
+    "worker": "LMS's thread",
 }
+HOST = "-1"
 
 
 @dataclass(frozen=True)
@@ -30,18 +33,21 @@ class Event:
 
 
 def read(path: Path, origin_ns: int) -> list[Event]:
+    """Threads of the host that run no operators are LMS's: what they do is a lane of its own."""
     with path.open(newline="") as file:
-        return [
-            Event(
-                int(row["stream"]),
-                row["lane"],
-                (int(row["start_ns"]) - origin_ns) / 1e9,
-                (int(row["end_ns"]) - origin_ns) / 1e9,
-                int(row["bytes"]),
-                row["name"],
-            )
-            for row in csv.DictReader(file)
-        ]
+        rows = list(csv.DictReader(file))
+    programs = {row["stream"] for row in rows if row["lane"] == "operator"}
+    return [
+        Event(
+            int(row["stream"]),
+            "worker" if row["device"] == HOST and row["stream"] not in programs else row["lane"],
+            (int(row["start_ns"]) - origin_ns) / 1e9,
+            (int(row["end_ns"]) - origin_ns) / 1e9,
+            int(row["bytes"]),
+            row["name"],
+        )
+        for row in rows
+    ]
 
 
 def busy_seconds(events: Iterable[Event]) -> dict[str, float]:

@@ -513,7 +513,7 @@ extern "C" {
 
 SIM_PUBLIC uint64_t sim_next_kernel(const char* name, double flop, const char* peak, uint64_t bytes) {
   if (sim::timed() != nullptr) {
-    sim::timed()->pass(sim::timed()->operator_time(), name);
+    sim::timed()->pass(sim::timed()->operator_time(), name, false);
     sim::api_next_kernel() = sim::timed()->kernel(name, flop, peak, bytes);
   }
   return sim::api_next_kernel().time;

@@ -108,6 +108,7 @@ def _build(folder: Path, compile_: list[str], without: Sequence[str], releases: 
     _run([*link, str(folder / "nccl.o"), f"{folder}/libcuda.so.1", *own])
     for release in releases:
         _link_runtime(folder, release, compile_, link)
+    _run([*link, str(HERE / "turns.cc"), "-ldl", "-o", f"{folder}/libturns.so"])
     for path in [*folder.glob("*.o"), *folder.glob("*.map"), *folder.glob("refused*.cc")]:
         path.unlink()
 

@@ -87,7 +87,7 @@ int Site::enter() {
   if (timed() != nullptr) {
     current_call() = name_;
     if (time_ != 0) {
-      timed()->pass(time_, name_);
+      timed()->pass(time_, name_, true);
     }
   }
   if (function_.may_fail.load(std::memory_order_relaxed)) {

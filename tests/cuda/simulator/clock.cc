@@ -7,11 +7,14 @@
 #include <fstream>
 #include <sstream>
 
+#include "turns.h"
+
 namespace sim {
 
 namespace {
 
 constexpr double ns_per_s = 1e9;
+constexpr std::ptrdiff_t most_busy = 20000;
 
 Nanoseconds rounded(double seconds) { return static_cast<Nanoseconds>(std::llround(seconds * ns_per_s)); }
 
@@ -66,6 +69,9 @@ double Clock::number(const std::string& name) const {
 }
 
 Nanoseconds Clock::now() const {
+  if (sim_turns_now != nullptr) {
+    return sim_turns_now();
+  }
   const std::lock_guard<std::mutex> guard(lock_);
   return now_;
 }
@@ -75,16 +81,23 @@ Nanoseconds Clock::call_time(const std::string& function) const {
   return found == numbers_.end() ? 0 : rounded(found->second);
 }
 
-void Clock::pass(Nanoseconds time, const char* function) {
+void Clock::pass(Nanoseconds time, const char* function, bool in_driver) {
+  const bool turns = sim_turns_pass != nullptr;
+  const Nanoseconds turn = turns ? sim_turns_pass(time, in_driver ? 1 : 0) : 0;
   const std::lock_guard<std::mutex> guard(lock_);
-  events_.push_back({-1, 0, "call", now_, now_ + time, 0, function});
-  now_ += time;
+  const Nanoseconds began = turns ? turn : now_;
+  const char* const lane = in_driver ? "call" : "operator";
+  events_.push_back({-1, turns ? sim_turns_thread() : 0, lane, began, began + time, 0, function});
+  now_ = began + time;
 }
 
 void Clock::wait_until(Nanoseconds moment, const char* function) {
+  const bool turns = sim_turns_wait != nullptr;
+  const Nanoseconds turn = turns ? sim_turns_wait(moment) : 0;
   const std::lock_guard<std::mutex> guard(lock_);
-  if (moment > now_) {
-    events_.push_back({-1, 0, "wait", now_, moment, 0, function});
+  const Nanoseconds began = turns ? turn : now_;
+  if (moment > began) {
+    events_.push_back({-1, turns ? sim_turns_thread() : 0, "wait", began, moment, 0, function});
     now_ = moment;
   }
 }
@@ -112,16 +125,17 @@ Cost Clock::kernel(const char* name, double flop, const std::string& peak, std::
 }
 
 Nanoseconds Clock::place(int device, std::uint64_t stream, const Cost& cost, Nanoseconds ready) {
+  ready = std::max(ready, now());
   const std::lock_guard<std::mutex> guard(lock_);
-  ready = std::max(ready, now_);
   if (cost.engine == Engine::none) {
     return ready;
   }
   Busy& busy = busy_[{device, cost.engine}];
-  const Nanoseconds now = now_;
-  busy.erase(busy.begin(),
-             std::find_if(busy.begin(), busy.end(), [now](const auto& interval) { return interval.second > now; }));
-  auto next = busy.begin();
+  if (static_cast<std::ptrdiff_t>(busy.size()) > most_busy) {
+    busy.erase(busy.begin(), busy.begin() + most_busy / 2);  // long over
+  }
+  auto next =
+      std::partition_point(busy.begin(), busy.end(), [&](const auto& interval) { return interval.second <= ready; });
   Nanoseconds start = ready;
   for (; next != busy.end() && next->first < start + cost.time; ++next) {
     start = std::max(start, next->second);

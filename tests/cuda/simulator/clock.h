@@ -2,8 +2,8 @@
 //
 // A kernel takes max(FLOP / peak, bytes / bandwidth of the memory) and what the device needs to start it; a copy takes
 // a latency and bytes / bandwidth of the link; a call takes the host what the file says. Every device has one engine
-// for kernels and one for copies each way, each of which does one thing at a time. All host threads share one clock:
-// those of a training program take turns, and the driver has one lock anyway.
+// for kernels and one for copies each way, each of which does one thing at a time. Every host thread has a clock of its
+// own where libturns.so (turns.h) is preloaded, and the driver's lock lets one call run at a time; else all share one.
 //
 // What was enqueued runs at once, in the order of the calls, and when it would have ended is computed then: an
 // operation begins when the host has enqueued it, what it waits for is over, and its engine has a gap that is long
@@ -46,8 +46,8 @@ class __attribute__((visibility("default"))) Clock {
 
   // The host's time for one call of a function; 0 where the file has none.
   Nanoseconds call_time(const std::string& function) const;
-  // The host is in that function for so long.
-  void pass(Nanoseconds time, const char* function);
+  // The host is in that function for so long: in the driver, or in the framework.
+  void pass(Nanoseconds time, const char* function, bool in_driver);
   // The host waits.
   void wait_until(Nanoseconds moment, const char* function);
 
@@ -67,7 +67,7 @@ class __attribute__((visibility("default"))) Clock {
  private:
   struct Event {
     int device;  // -1: the host
-    std::uint64_t stream;
+    std::uint64_t stream;  // of the host: the thread
     const char* lane;
     Nanoseconds start;
     Nanoseconds end;
@@ -84,7 +84,7 @@ class __attribute__((visibility("default"))) Clock {
 
   mutable std::mutex lock_;
   Nanoseconds now_ = 0;
-  std::map<std::pair<int, Engine>, Busy> busy_;
+  std::map<std::pair<int, Engine>, Busy> busy_;  // the latest of them
   std::vector<Event> events_;
 };
 

@@ -36,7 +36,7 @@ struct AccessDescription {
 void pass_for_handles(const char* function, Address address, std::size_t bytes) {
   const std::uint64_t handles = timed() == nullptr ? 0 : memory().mappings_in(address, bytes);
   if (handles > 1) {
-    timed()->pass((handles - 1) * timed()->call_time(function), function);
+    timed()->pass((handles - 1) * timed()->call_time(function), function, true);
   }
 }
 

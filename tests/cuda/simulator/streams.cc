@@ -327,7 +327,10 @@ void Machine::report_locked() const {
 int Machine::wait_for(std::unique_lock<std::mutex>& guard, Stream* stream, std::uint64_t count) {
   Device* device = stream->device;
   if (timed() != nullptr) {
-    timed()->wait_until(stream->end, current_call());
+    const Nanoseconds end = stream->end;
+    guard.unlock();  // others go on meanwhile
+    timed()->wait_until(end, current_call());
+    guard.lock();
     return device->error;
   }
   // 0: only what is needed; 1: anything; 2: everything else first
@@ -635,7 +638,9 @@ int Machine::synchronize_event(Event* event, bool driver) {
     return success;
   }
   if (timed() != nullptr) {
+    guard.unlock();
     timed()->wait_until(last->end, current_call());
+    guard.lock();
   }
   // The recording is one of the operations that the stream had when this began.
   while (!last->done && event->device->error == success) {

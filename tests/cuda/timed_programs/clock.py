@@ -6,6 +6,8 @@ from __future__ import annotations
 
 import ctypes
 import sys
+import threading
+from collections.abc import Callable
 from ctypes import byref, c_double, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
 KIB = 1 << 10
@@ -158,20 +160,30 @@ class AccessDescription(ctypes.Structure):
     _fields_ = (("location_type", c_int), ("location", c_int), ("flags", c_int))
 
 
-def a_range_costs_by_its_handles() -> None:
-    address, handles, size = c_uint64(), 3, 2 * MIB
+def reserve(handles: int) -> c_uint64:
+    """Mapped memory of so many handles, without access."""
+    address, size = c_uint64(), 2 * MIB
     call("cuMemAddressReserve", byref(address), c_size_t(handles * size), c_size_t(0), c_uint64(0), c_uint64(0))
     for index in range(handles):
         handle, properties = c_uint64(), Properties(type=1, location_type=1)
         call("cuMemCreate", byref(handle), c_size_t(size), byref(properties), c_uint64(0))
         call("cuMemMap", c_uint64(address.value + index * size), c_size_t(size), c_size_t(0), handle, c_uint64(0))
-    begin = now()
+    return address
+
+
+def give_access(address: c_uint64, handles: int) -> None:
     access = AccessDescription(location_type=1, flags=3)
-    call("cuMemSetAccess", address, c_size_t(handles * size), byref(access), c_size_t(1))
-    passes(begin, handles * 10_000)
+    call("cuMemSetAccess", address, c_size_t(handles * 2 * MIB), byref(access), c_size_t(1))
+
+
+def a_range_costs_by_its_handles() -> None:
+    address = reserve(3)
     begin = now()
-    call("cuMemUnmap", address, c_size_t(handles * size))
-    passes(begin, handles * 20_000)
+    give_access(address, 3)
+    passes(begin, 3 * 10_000)
+    begin = now()
+    call("cuMemUnmap", address, c_size_t(3 * 2 * MIB))
+    passes(begin, 3 * 20_000)
 
 
 def without_work_only_numbers_move() -> None:
@@ -190,6 +202,49 @@ def without_work_only_numbers_move() -> None:
 def a_collective_of_several_ranks_is_refused() -> None:
     communicators = (c_void_p * 2)()
     assert ctypes.CDLL("libnccl.so.2").ncclCommInitAll(communicators, c_int(2), None) == 5  # invalid usage
+
+
+def in_threads(*functions: Callable[[], None]) -> list[int]:
+    """Runs each in a thread of its own, all at once; how long each takes on its own clock."""
+    passed = [-1] * len(functions)
+
+    def run(index: int, function: Callable[[], None]) -> None:
+        call("cuCtxSetCurrent", context)
+        begin = now()
+        function()
+        passed[index] = now() - begin
+
+    threads = [threading.Thread(target=run, args=one) for one in enumerate(functions)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return passed
+
+
+def threads_have_clocks_of_their_own() -> None:
+    first, second = stream(), stream()
+    kernel(1e6, 0, first)
+
+    def wait() -> None:
+        call("cuStreamSynchronize", first)
+
+    def work() -> None:
+        for _ in range(5):
+            kernel(0, 0, second)
+
+    begin = now()
+    waited, worked = in_threads(wait, work)
+    assert waited == 2_000 + 1_000_000 and worked == 5 * 3_000, (waited, worked)
+    passes(begin, waited)  # who waits for a thread is brought up to its clock
+
+
+def threads_call_the_driver_one_at_a_time() -> None:
+    begin = now()
+    passed = in_threads(*[lambda: give_access(reserve(3), 3)] * 2)
+    assert max(passed) == 2 * 30_000, passed
+    assert min(passed) >= 30_000, passed
+    passes(begin, max(passed))
 
 
 def the_table_has_every_event() -> None:
