@@ -5,6 +5,8 @@
 #include <ATen/ops/empty_strided.h>
 #include <ATen/ops/from_blob.h>
 
+#include <algorithm>
+
 #include "sim.h"
 
 namespace operators {
@@ -42,13 +44,15 @@ at::Tensor copy_of(const at::Tensor& tensor) {
 
 Span span_of(const at::Tensor& tensor, bool written) {
   if (tensor.numel() == 0) {
-    return {0, 0, written};
+    return {0, 0, written, 0};
   }
   std::uint64_t elements = 1;
   for (std::int64_t dimension = 0; dimension < tensor.dim(); ++dimension) {
     elements += static_cast<std::uint64_t>((tensor.size(dimension) - 1) * tensor.stride(dimension));
   }
-  return {reinterpret_cast<std::uint64_t>(tensor.const_data_ptr()), elements * tensor.element_size(), written};
+  const std::uint64_t bytes = elements * tensor.element_size();
+  return {reinterpret_cast<std::uint64_t>(tensor.const_data_ptr()), bytes, written,
+          std::min<std::uint64_t>(bytes, tensor.nbytes())};
 }
 
 at::Tensor without_memory(const at::Tensor& tensor) {

@@ -17,6 +17,7 @@ struct Span {
   std::uint64_t address;
   std::uint64_t bytes;
   bool written;
+  std::uint64_t own_bytes = 0;  // of the tensor's elements, fewer where it is a part of a larger one
 };
 
 // A CPU tensor over the memory of a device's tensor, without owning it. The simulation's mappings are real, so a CPU

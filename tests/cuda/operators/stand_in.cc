@@ -19,9 +19,11 @@
 #include <set>
 #include <utility>
 
+#include "cost.h"
 #include "generators.h"
 #include "operands.h"
 #include "sim.h"
+#include "tape.h"
 
 namespace operators {
 
@@ -107,6 +109,8 @@ struct Kernel {
   bool kept = false;  // by a graph, which may run it any number of times
   std::vector<Span> spans;
   std::function<void()> run;
+  double flop = 0;
+  const char* peak = "";
 };
 
 void give_up(const Kernel& kernel, const char* why) {
@@ -119,7 +123,7 @@ void run_kernel(void* data) {
   if (!check_access(kernel->device, kernel->spans)) {
     std::fprintf(stderr, "simulated CUDA: %s touches memory that device %d may not\n", kernel->name.c_str(),
                  kernel->device);
-  } else {
+  } else if (sim_works() != 0) {
     try {
       const PlainState plain(kernel->gradients);
       kernel->run();
@@ -137,6 +141,9 @@ void run_kernel(void* data) {
 void launch(std::unique_ptr<Kernel> kernel) {
   const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(kernel->device));
   kernel->kept = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
+  const std::uint64_t time =
+      sim_next_kernel(kernel->name.c_str(), kernel->flop, kernel->peak, bytes_of(kernel->name, kernel->spans));
+  record_kernel(kernel->name, time, kernel->spans);
   C10_CUDA_CHECK(cudaLaunchHostFunc(stream.stream(), &run_kernel, kernel.get()));
   static_cast<void>(kernel.release());  // run_kernel's from now on
 }
@@ -170,9 +177,13 @@ const std::set<std::string>& fillers() {
 // The CPU's results lie otherwise than the meta kernels say.
 const std::set<std::string>& unlike_meta() {
   static const std::set<std::string> names = {"aten::repeat_interleave.Tensor",  // its size is in the data
-                                              "aten::mkldnn_rnn_layer",  // the library's workspace
-                                              "aten::mkldnn_rnn_layer_backward",  // where there are no biases
                                               "aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+  return names;
+}
+
+// So does what a library keeps for the backward pass; and gradients where there are no biases.
+const std::set<std::string>& with_workspace() {
+  static const std::set<std::string> names = {"aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"};
   return names;
 }
 
@@ -250,7 +261,8 @@ void StandIn::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*ke
     call.device.set_index(c10::cuda::current_device());
   }
   const c10::DeviceGuard guard(call.device);
-  if (drawn_apart_ || !(random_ || depends_on_data(call))) {
+  // Where there is no work to do, nothing is drawn.
+  if (drawn_apart_ || (sim_works() == 0 && only_draws_) || !(random_ || depends_on_data(call))) {
     run_later(call, stack);
   } else {
     run_now(call, stack);
@@ -268,7 +280,8 @@ bool StandIn::depends_on_data(const Call& call) const {
     });
     return mask;
   }
-  return unlike_meta().count(name_) != 0;
+  // Where there is no work to do, nobody looks at a workspace.
+  return unlike_meta().count(name_) != 0 || (sim_works() != 0 && with_workspace().count(name_) != 0);
 }
 
 void StandIn::resize_outputs(const Call& call, const Stack& geometry) const {
@@ -317,7 +330,7 @@ void StandIn::run_later(const Call& call, Stack* stack) const {
       return alias_of(tensor);
     }));
   }
-  if (drawn_apart_) {
+  if (drawn_apart_ && sim_works() != 0) {
     with_cpu_generator(at::Generator(), call.device, [&](const at::Generator& generator) {
       const PlainState plain(at::GradMode::is_enabled());
       arguments.emplace_back(adapted_->draw(arguments, generator));
@@ -332,8 +345,8 @@ void StandIn::run_later(const Call& call, Stack* stack) const {
       targets.resize(targets.size() + same.size());
       continue;
     }
-    stack->push_back(
-        transform(geometry[index], call.device, [&](const at::Tensor& tensor) { return allocate_like(tensor, call.device); }));
+    stack->push_back(transform(geometry[index], call.device,
+                               [&](const at::Tensor& tensor) { return allocate_like(tensor, call.device); }));
     std::vector<at::Tensor> results;
     flatten(stack->back(), &results);
     for (const at::Tensor& result : results) {
@@ -343,6 +356,8 @@ void StandIn::run_later(const Call& call, Stack* stack) const {
       targets.push_back(result.defined() ? alias_of(result) : result);
     }
   }
+  kernel->flop = flop_of(name_, arguments, targets);
+  kernel->peak = peak_of(name_, arguments);
   const c10::OperatorHandle op = call.op;
   kernel->run = [op, arguments, targets, adapter = adapted_] {
     std::vector<at::Tensor> results;
