@@ -125,6 +125,7 @@ def _run(options: argparse.Namespace) -> int:
         simulated=options.simulated,
         scale=options.scale,
         deadline=deadline,
+        gpu=about.machine["gpu"],
     )
     runs: dict[str, tuple[Callable[[bool], list[str]], Callable[[Session, results.Part], None]]] = {
         "correctness": (correctness.units, partial(correctness.run, cases=options.case or correctness.CASES)),

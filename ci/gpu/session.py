@@ -24,6 +24,7 @@ class Session:
     simulated: bool
     scale: float  # multiplies the sizes of what is trained and copied
     deadline: float  # time.monotonic() after which nothing new is begun
+    gpu: str | None = None  # the device, as it calls itself
 
     def words(self, program: str, *arguments: object) -> list[str | Path]:
         return [self.python, process.PROGRAMS / program, *map(str, arguments)]

@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+import predicted
 from oversubscription import Traffic, limit_for
 from process import Conversation, say
 from results import MIB, Aim, Measurement, Part
@@ -134,7 +135,10 @@ class Stock:
         aim = AIM_AT_1 if contender.factor == 1 else None
         own = Measurement(contender.name, "s/step", tuple(seconds[other])).against(plain, aim)
         say(f"  {own}")
-        facts: dict[str, Any] = {"loss": last["loss"], "stock_peak_bytes": self._peak}
+        expected = predicted.ratio(self._session.gpu, contender.name) if self._session.scale == 1 else None
+        if expected is not None:
+            say(f"    predicted: {expected:.3f} of stock; measured is {own.ratio / expected:.3f} of that")
+        facts: dict[str, Any] = {"predicted_ratio": expected, "loss": last["loss"], "stock_peak_bytes": self._peak}
         if contender.factor is None:
             fits = [factor for factor in FACTORS if last["peak"] <= self._peak / factor]
             facts |= {"peak_bytes": last["peak"], "fits_at": fits}

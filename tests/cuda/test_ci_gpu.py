@@ -325,6 +325,25 @@ def test_throughput_compares_with_stock_and_peers_and_goes_on(tmp_path: Path, mo
     assert peers["lms 2x", "checkpoint"]["aim"]["reached"] is True
 
 
+def test_what_was_predicted_stands_beside_what_is_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    known = json.loads((Path(throughput.__file__).parent / "predictions.json").read_text())
+    gpu = next(iter(known))
+    expected = known[gpu]["transformer"]["lms 2x"]["seconds"] / known[gpu]["transformer"]["stock"]["seconds"]
+    (tmp_path / "side.py").write_text(SIDE)
+    for name, scale, ratio in ((gpu, 1.0, expected), (gpu, 0.5, None), ("another", 1.0, None)):
+        out = tmp_path / f"{name}-{scale}"
+        out.mkdir()
+        part = results.Part("throughput", ABOUT, out, ["lms 2x"])
+        throughput.run(dataclasses.replace(session(tmp_path, monkeypatch), gpu=name, scale=scale), part)
+        assert written(part)["results"]["lms 2x"]["predicted_ratio"] == ratio
+        said = capsys.readouterr()
+        assert ("predicted" in said.out + said.err) == (ratio is not None)
+        if ratio is not None:
+            assert f"predicted: {ratio:.3f} of stock; measured is {1.2 / ratio:.3f} of that" in said.out + said.err
+
+
 def test_the_limits_are_of_what_the_stock_run_needs() -> None:
     words = {name: each.words(30 * PAGE) for name, each in throughput.CONTENDERS.items()}
     assert words["lms 1x"] == "lms:0"  # the default limit
