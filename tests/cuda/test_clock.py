@@ -69,6 +69,11 @@ def test_a_machine_that_lacks_a_number_is_refused(
     assert done.returncode != 0 and says in done.stderr, done.stderr
 
 
+def test_what_is_close_is_drawn_as_one() -> None:
+    assert timeline.merged([(3, 4), (0, 1), (1.5, 2), (4.1, 5)], 0.5) == [(0, 2), (3, 5)]
+    assert timeline.merged([(0, 9), (1, 2), (9.5, 10)], 0.1) == [(0, 9), (9.5, 10)]
+
+
 def test_a_picture_is_drawn(tmp_path: Path, simulated_cuda: Path) -> None:
     table, picture = tmp_path / "table.csv", tmp_path / "picture.svg"
     done = _run(tmp_path, MACHINE, simulated_cuda, "the_table_has_every_event", table)

@@ -71,17 +71,31 @@ def longest(events: Iterable[Event], lane: str, count: int) -> dict[str, float]:
     return dict(sorted(found.items(), key=lambda item: -item[1])[:count])
 
 
+def merged(spans: Iterable[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
+    """Spans, each its start and its end, of which those that are no further apart have become one."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if found and start - found[-1][1] <= gap:
+            found[-1] = (found[-1][0], max(end, found[-1][1]))
+        else:
+            found.append((start, end))
+    return found
+
+
 def draw(rows: Sequence[tuple[str, list[Event], float]], title: str, path: Path) -> None:
     """A picture of one step for each row: its name, its events, and how many seconds the step takes."""
     from matplotlib import pyplot
 
+    finest = max(seconds for _, _, seconds in rows) / 1000  # what nobody sees is not drawn
     figure, axes = pyplot.subplots(len(rows), 1, sharex=True, figsize=(10, 1.5 * len(rows) + 0.8), squeeze=False)
     for axis, (name, events, seconds) in zip(axes[:, 0], rows, strict=True):
         for place, lane in enumerate(reversed(LANES)):
-            spans = [(1e3 * e.start, 1e3 * (e.end - e.start)) for e in events if e.lane == lane and e.end > e.start]
-            axis.broken_barh(spans, (place - 0.4, 0.8), facecolors=f"C{place}")
+            spans = merged(((e.start, e.end) for e in events if e.lane == lane and e.end > e.start), finest)
+            axis.broken_barh(
+                [(1e3 * start, 1e3 * (end - start)) for start, end in spans], (place - 0.4, 0.8), facecolors=f"C{place}"
+            )
         axis.set_yticks(range(len(LANES)), list(reversed(LANES.values())), fontsize=7)
-        axis.set_title(f"{name}: {1e3 * seconds:.0f} ms", fontsize=9, loc="left")
+        axis.set_title(f"{name}: {1e3 * seconds:.0f} ms on average", fontsize=9, loc="left")
     axes[-1, 0].set_xlabel("ms of virtual time")
     figure.suptitle(title, fontsize=10)
     figure.tight_layout()

@@ -1,0 +1,226 @@
+"""Predicts what training steps take on machines that are not at hand, and draws where the time goes.
+
+    python tests/cuda/predictions/predict.py --python PYTHON [--machine NAME]... [--model NAME]... [--out FOLDER]
+
+PYTHON has a CUDA build of torch with LMS; the Python that runs this has lmsbuild. Each contender trains on the simulated
+CUDA, where nothing is computed and a virtual clock says when every kernel, copy and call would end (simulator/clock.h);
+published policies are played with a tape of the same training (literature.py). The results are predictions. Prints tables;
+FOLDER gets `predictions.json`, and for each machine and model a picture of steps at 2x.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+HERE = Path(__file__).resolve().parent
+sys.path.insert(0, str(HERE.parent))
+
+from lmsbuild import paths
+from operators import build
+from predictions import literature, machine, timeline
+from predictions.machine import HANDLES, Machine
+from predictions.replay import DoesNotFit, Replay
+from predictions.tape import Tape
+from predictions.tape import read as read_tape
+from simulator import build as simulator_build
+
+MODELS = ("transformer", "convnet", "lstm", "unet3d")  # of step_time.py
+FACTORS = (1.0, 1.5, 2.0, 4.0)
+COMPARED = (1.5, 2.0)  # with calls that cost nothing, and with the literature
+PEERS = ("save_on_cpu", "checkpoint")
+DRAWN = ("stock", "lms 2x", *PEERS)
+MEASURED = 4  # steps of a tape
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """One contender. Seconds and bytes are of one step, the mean of those that were measured."""
+
+    name: str
+    seconds: float
+    peak: int
+    moved: dict[str, float]  # by lane
+    busy: dict[str, float] = field(default_factory=dict)  # seconds by lane
+    events: list[timeline.Event] = field(default_factory=list)  # of the last step
+
+    def bound(self, on: Machine, stock: Predicted) -> float:
+        """No schedule that moves these bytes takes less: computing, or copying one way, whichever takes longer."""
+        return max(stock.seconds, *(self.moved[way] / on[f"link.{way}"] for way in ("in", "out")))
+
+
+class Predictor:
+    """Runs step_time.py with an interpreter, in the environment in which it computes on the simulated CUDA."""
+
+    def __init__(self, python: Path, environment: Mapping[str, str]) -> None:
+        self._python = python
+        turns = str(Path(environment["LD_PRELOAD"].split()[0]).with_name("libturns.so"))
+        self._base = {
+            **environment,
+            "LD_PRELOAD": f"{turns} {environment['LD_PRELOAD']}",
+            "OMP_NUM_THREADS": "1",
+            "PYTHONHASHSEED": "0",
+            "SIM_CUDA_MODE": "timed",
+            "SIM_CUDA_WORK": "0",
+        }
+
+    def predict(
+        self, on: Machine, model: str, name: str, mode: str, free: tuple[str, ...] = (), tape: Path | None = None
+    ) -> Predicted:
+        """`free`: calls that take no time. `tape`: where what the program does goes."""
+        with TemporaryDirectory() as folder:
+            file, table = Path(folder) / "machine.toml", Path(folder) / "timeline.csv"
+            file.write_text(on.text_without(free) if free else on.text)
+            memory = str(int(on["memory.bytes"]))
+            environment = {**self._base, "SIM_CUDA_MACHINE": str(file), "SIM_CUDA_MEMORY": memory}
+            words = [str(self._python), "-W", "ignore", str(HERE / "step_time.py"), model, mode, str(table)]
+            words += [str(tape)] if tape is not None else []
+            done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
+            if done.returncode != 0:
+                raise RuntimeError(f"{on.name}, {model}, {name}: {done.stderr}")
+            said = json.loads(done.stdout.splitlines()[-1])
+            moments = said["moments_ns"]
+            events = timeline.read(table, moments[-2])
+        steps = len(moments) - 1
+        return Predicted(
+            name=name,
+            seconds=(moments[-1] - moments[0]) / steps / 1e9,
+            peak=said["peak_bytes"],
+            moved={lane: timeline.moved_bytes(events, lane) / steps for lane in ("out", "in")},
+            busy={lane: seconds / steps for lane, seconds in timeline.busy_seconds(events).items()},
+            events=[event for event in events if event.end > 0],
+        )
+
+    def compare(self, on: Machine, model: str) -> dict[str, Predicted]:
+        """By name. Policies that cannot train in so little memory are left out."""
+        with TemporaryDirectory() as folder:
+            file = Path(folder) / "tape"
+            stock = self.predict(on, model, "stock", "stock", tape=file)
+            with file.open() as lines:
+                tape = read_tape(lines)
+        found = [stock]
+        for factor in FACTORS:
+            limit = 0 if factor == 1 else int(stock.peak / factor)
+            found.append(self.predict(on, model, f"lms {factor:g}x", f"lms:{limit}"))
+            if factor in COMPARED:
+                found.append(self.predict(on, model, f"lms {factor:g}x, free handles", f"lms:{limit}", free=HANDLES))
+                found += published(on, tape, limit, f"{factor:g}x")
+        found += [self.predict(on, model, peer, peer) for peer in PEERS]
+        return {one.name: one for one in found}
+
+
+def published(on: Machine, tape: Tape, limit: int, label: str) -> list[Predicted]:
+    found = []
+    for name, policy in literature.POLICIES.items():
+        try:
+            outcome = Replay(tape, limit, on.link).play(policy(tape, limit, on.link), MEASURED)
+        except DoesNotFit:
+            continue
+        moved = {"out": outcome.out_bytes, "in": outcome.in_bytes}
+        found.append(Predicted(f"{name} {label}", outcome.seconds, outcome.most_bytes, moved))
+    return found
+
+
+def details(on: Machine, model: str, found: dict[str, Predicted]) -> str:
+    """Where the time goes."""
+    stock = found["stock"]
+    rows = [
+        f"### {model} on {on.device}, {stock.peak / 1e9:.1f} GB",
+        "",
+        "| | ms/step | of stock | bound | peak, GB | out + in, GB | kernels | in | out | PyTorch | calls | waits | LMS's thread |",
+        "| --- |" + " ---: |" * 12,
+    ]
+    for one in found.values():
+        if one.busy:
+            cells = [
+                f"{1e3 * one.seconds:.0f}",
+                f"{one.seconds / stock.seconds:.2f}",
+                f"{one.bound(on, stock) / stock.seconds:.2f}",
+                f"{one.peak / 1e9:.1f}",
+                " + ".join(f"{nbytes / 1e9:.1f}" for nbytes in one.moved.values()),
+                *(f"{1e3 * one.busy[lane]:.0f}" for lane in timeline.LANES),
+            ]
+            rows.append(f"| {one.name} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def comparison(on: Machine, models: Mapping[str, dict[str, Predicted]]) -> str:
+    """Everything as a multiple of the step without LMS."""
+    policies = tuple(literature.POLICIES)
+    names = ("bound", "LMS", "free handles", *policies, *PEERS)
+    rows = [f"| {on.device} | stock, ms | " + " | ".join(names) + " |", "| --- |" + " ---: |" * (1 + len(names))]
+    for model, found in models.items():
+        stock = found["stock"]
+        for factor in COMPARED:
+            label = f"{factor:g}x"
+            lms = found[f"lms {label}"]
+            ratios = [lms.bound(on, stock) / stock.seconds, lms.seconds / stock.seconds]
+            ratios.append(found[f"lms {label}, free handles"].seconds / stock.seconds)
+            cells = [f"{ratio:.2f}" for ratio in ratios]
+            for name in (*(f"{policy} {label}" for policy in policies), *PEERS):
+                fits = name in found and found[name].peak <= stock.peak / factor * 1.01
+                cells.append(f"{found[name].seconds / stock.seconds:.2f}" if fits else "–")
+            rows.append(f"| {model}, {label} | {1e3 * stock.seconds:.0f} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
+def as_text(results: Mapping[Machine, Mapping[str, dict[str, Predicted]]]) -> str:
+    """JSON with a contender on a line, by device and model."""
+    devices = []
+    for on, models in results.items():
+        shown = []
+        for model, found in models.items():
+            lines = []
+            for name, one in found.items():
+                said = {"seconds": one.seconds, "bound_seconds": one.bound(on, found["stock"])}
+                rounded = {key: round(value, 6) for key, value in said.items()}
+                lines.append(f"   {json.dumps(name)}: {json.dumps({**rounded, 'peak_bytes': one.peak})}")
+            shown.append(f"  {json.dumps(model)}: {{\n" + ",\n".join(lines) + "\n  }")
+        devices.append(f" {json.dumps(on.device)}: {{\n" + ",\n".join(shown) + "\n }")
+    return "{\n" + ",\n".join(devices) + "\n}\n"
+
+
+def predict(
+    predictor: Predictor, machines: Iterable[str], models: Iterable[str], out: Path | None
+) -> dict[Machine, dict[str, dict[str, Predicted]]]:
+    results: dict[Machine, dict[str, dict[str, Predicted]]] = {}
+    for on in map(Machine, machines):
+        for model in models:
+            found = predictor.compare(on, model)
+            print(details(on, model, found), flush=True)
+            results.setdefault(on, {})[model] = found
+            if out is not None:
+                drawn = [(one.name, one.events, one.seconds) for one in found.values() if one.name in DRAWN]
+                title = f"A training step, predicted: {model} on {on.device}"
+                timeline.draw(drawn, title, out / f"{on.name}-{model}.svg")
+        print(comparison(on, results[on]), flush=True)
+    return results
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--python", type=Path, required=True)
+    parser.add_argument("--machine", action="append", choices=machine.NAMES)
+    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--out", type=Path)
+    arguments = parser.parse_args()
+    if arguments.out is not None:
+        arguments.out.mkdir(parents=True, exist_ok=True)
+    folder = paths.cache_folder() / "simulated-gpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    environment = build.environment(arguments.python, simulator_build.libraries(folder), folder, os.environ)
+    predictor = Predictor(arguments.python, environment)
+    results = predict(predictor, arguments.machine or machine.NAMES, arguments.model or MODELS, arguments.out)
+    if arguments.out is not None:
+        (arguments.out / "predictions.json").write_text(as_text(results))
+
+
+if __name__ == "__main__":
+    main()
