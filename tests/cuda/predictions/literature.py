@@ -50,12 +50,6 @@ class Known(Policy):
         seconds = tape.seconds_before()
         self.begins = [moment - seconds[self.first] for moment in seconds[self.first :]]
         self.live = np.array(tape.live_bytes()[self.first : self.last], dtype=np.int64)
-        self._step = 0
-
-    def offset(self, kernel: int) -> int:
-        while kernel >= self.tape.steps[self._step + 1]:
-            self._step += 1
-        return kernel - self.tape.steps[self._step]
 
     def gaps(self) -> Iterator[Gap]:
         for number in range(self.first, self.last):
@@ -89,7 +83,6 @@ class Ibm(Policy):
         super().__init__(tape, limit, link)
         self._left: set[Place] = set()
         self._last: dict[Tensor, Place] = {}
-        self._step = 0
 
     def victim(self, replay: Replay, kernel: int) -> Tensor | None:
         tensor = super().victim(replay, kernel)
@@ -98,10 +91,9 @@ class Ibm(Policy):
         return tensor
 
     def after(self, replay: Replay, kernel: int) -> None:
-        while kernel >= self.tape.steps[self._step + 1]:
-            self._step += 1
+        offset = self.offset(kernel)
         for slot, tensor in enumerate(operands(self.tape.kernels[kernel])):
-            place = self._last[tensor] = (kernel - self.tape.steps[self._step], slot)
+            place = self._last[tensor] = (offset, slot)
             if place in self._left:
                 replay.write_back(tensor)
 

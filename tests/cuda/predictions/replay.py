@@ -194,6 +194,13 @@ class Policy:
         self.tape = tape
         self.limit = limit
         self.link = link
+        self._step = 0
+
+    def offset(self, kernel: int) -> int:
+        """The kernel's number in its step. Asked in the order of the tape."""
+        while kernel >= self.tape.steps[self._step + 1]:
+            self._step += 1
+        return kernel - self.tape.steps[self._step]
 
     def victim(self, replay: Replay, kernel: int) -> Tensor | None:
         return min(replay.residents(), key=lambda tensor: replay.state[tensor].idle, default=None)

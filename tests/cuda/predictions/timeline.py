@@ -62,15 +62,6 @@ def moved_bytes(events: Iterable[Event], lane: str) -> int:
     return sum(event.nbytes for event in events if event.lane == lane)
 
 
-def longest(events: Iterable[Event], lane: str, count: int) -> dict[str, float]:
-    """The names that take most of a lane, with their seconds."""
-    found: dict[str, float] = {}
-    for event in events:
-        if event.lane == lane:
-            found[event.name] = found.get(event.name, 0.0) + event.end - event.start
-    return dict(sorted(found.items(), key=lambda item: -item[1])[:count])
-
-
 def merged(spans: Iterable[tuple[float, float]], gap: float) -> list[tuple[float, float]]:
     """Spans, each its start and its end, of which those that are no further apart have become one."""
     found: list[tuple[float, float]] = []
