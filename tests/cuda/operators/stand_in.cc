@@ -141,9 +141,11 @@ void run_kernel(void* data) {
 void launch(std::unique_ptr<Kernel> kernel) {
   const auto stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(kernel->device));
   kernel->kept = c10::cuda::currentStreamCaptureStatusMayInitCtx() != c10::cuda::CaptureStatus::None;
-  const std::uint64_t time =
-      sim_next_kernel(kernel->name.c_str(), kernel->flop, kernel->peak, bytes_of(kernel->name, kernel->spans));
-  record_kernel(kernel->name, time, kernel->spans);
+  if (sim_timed() != 0) {
+    const std::uint64_t bytes = bytes_of(kernel->name, kernel->spans);
+    const std::uint64_t time = sim_next_kernel(kernel->name.c_str(), kernel->flop, kernel->peak, bytes);
+    record_kernel(kernel->name, time, kernel->spans);
+  }
   C10_CUDA_CHECK(cudaLaunchHostFunc(stream.stream(), &run_kernel, kernel.get()));
   static_cast<void>(kernel.release());  // run_kernel's from now on
 }
@@ -356,8 +358,10 @@ void StandIn::run_later(const Call& call, Stack* stack) const {
       targets.push_back(result.defined() ? alias_of(result) : result);
     }
   }
-  kernel->flop = flop_of(name_, arguments, targets);
-  kernel->peak = peak_of(name_, arguments);
+  if (sim_timed() != 0) {
+    kernel->flop = flop_of(name_, arguments, targets);
+    kernel->peak = peak_of(name_, arguments);
+  }
   const c10::OperatorHandle op = call.op;
   kernel->run = [op, arguments, targets, adapter = adapted_] {
     std::vector<at::Tensor> results;

@@ -17,7 +17,7 @@
 
 namespace operators {
 
-// Nothing happens where there is no tape.
+// Nothing happens where there is no tape, or no virtual time.
 void record_kernel(const std::string& name, std::uint64_t nanoseconds, const std::vector<Span>& spans);
 
 }  // namespace operators

@@ -88,6 +88,9 @@ void sim_device_lost(int device, int code);
 // The error that the device was lost with; 0 while it is sound.
 int sim_device_error(int device);
 
+// Whether the mode is timed.
+int sim_timed(void);
+
 // In the mode timed: nanoseconds since the library was first used, as the host sees it; else 0.
 uint64_t sim_now(void);
 

@@ -1002,6 +1002,8 @@ SIM_PUBLIC int sim_device_error(int device) {
   return found == nullptr ? 0 : found->error.load();
 }
 
+SIM_PUBLIC int sim_timed(void) { return sim::timed() == nullptr ? 0 : 1; }
+
 SIM_PUBLIC uint64_t sim_now(void) { return sim::timed() == nullptr ? 0 : sim::timed()->now(); }
 
 SIM_PUBLIC int sim_write_timeline(const char* path) {
