@@ -5,14 +5,13 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-import subprocess
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-SIMULATOR = Path(__file__).resolve().parent / "simulator"
-KEPT_S = 24 * 3600
+from simulator.build import HERE as SIMULATOR
+from simulator.build import KEPT_S, run
 
 
 def kept_library(
@@ -36,8 +35,8 @@ def kept_library(
         objects = [str(unfinished / f"{path.stem}.o") for path in units]
         with ThreadPoolExecutor(2) as pool:
             pairs = zip(units, objects, strict=True)
-            list(pool.map(_run, ([*compile_, f"-I{SIMULATOR}", "-c", str(path), "-o", out] for path, out in pairs)))
-        _run([*compile_, "-shared", *objects, *linked, "-o", str(unfinished / finished.name)])
+            list(pool.map(run, ([*compile_, f"-I{SIMULATOR}", "-c", str(path), "-o", out] for path, out in pairs)))
+        run([*compile_, "-shared", *objects, *linked, "-o", str(unfinished / finished.name)])
         (unfinished / finished.name).replace(finished)
         shutil.rmtree(unfinished)
         for old in folder.glob(f"{name}-*.so"):
@@ -45,9 +44,3 @@ def kept_library(
                 old.unlink()
     os.utime(finished)
     return finished
-
-
-def _run(command: list[str]) -> None:
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    if done.returncode != 0:
-        raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")

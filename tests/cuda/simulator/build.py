@@ -95,20 +95,18 @@ def _build(folder: Path, compile_: list[str], without: Sequence[str], releases: 
         output = folder / f"runtime{release}.o"
         jobs.append([*compile_, f"-DSIM_CUDART={RUNTIMES[release]}", "-c", str(HERE / "runtime.cc"), "-o", str(output)])
     with ThreadPoolExecutor(2) as pool:
-        list(pool.map(_run, jobs))
+        list(pool.map(run, jobs))
     script = folder / "driver.map"
     hidden = "".join(f"{name};" for name in without)
     script.write_text("{ global: *; " + (f"local: {hidden} " if hidden else "") + "};\n")
     objects = [str(folder / f"{name}.o") for name in DRIVER]
     link = [*compile_, "-shared", "-Wl,-z,now"]
-    _run(
-        [*link, *objects, "-Wl,-soname,libcuda.so.1", f"-Wl,--version-script={script}", "-o", f"{folder}/libcuda.so.1"]
-    )
+    run([*link, *objects, "-Wl,-soname,libcuda.so.1", f"-Wl,--version-script={script}", "-o", f"{folder}/libcuda.so.1"])
     own = ["-Wl,-soname,libnccl.so.2", "-Wl,-rpath,$ORIGIN", "-o", f"{folder}/libnccl.so.2"]
-    _run([*link, str(folder / "nccl.o"), f"{folder}/libcuda.so.1", *own])
+    run([*link, str(folder / "nccl.o"), f"{folder}/libcuda.so.1", *own])
     for release in releases:
         _link_runtime(folder, release, compile_, link)
-    _run([*link, str(HERE / "turns.cc"), "-ldl", "-o", f"{folder}/libturns.so"])
+    run([*link, str(HERE / "turns.cc"), "-ldl", "-o", f"{folder}/libturns.so"])
     for path in [*folder.glob("*.o"), *folder.glob("*.map"), *folder.glob("refused*.cc")]:
         path.unlink()
 
@@ -116,7 +114,7 @@ def _build(folder: Path, compile_: list[str], without: Sequence[str], releases: 
 def _link_runtime(folder: Path, release: str, compile_: list[str], link: list[str]) -> None:
     name = f"libcudart.so.{release}"
     own = folder / f"runtime{release}.o"
-    defined = set(re.findall(r" T (\w+)$", _run(["nm", str(own)]), re.MULTILINE))
+    defined = set(re.findall(r" T (\w+)$", run(["nm", str(own)]), re.MULTILINE))
     refused = folder / f"refused{release}.cc"
     rows = ['#include "calls.h"']
     for symbol in runtime_symbols(release):
@@ -128,16 +126,16 @@ def _link_runtime(folder: Path, release: str, compile_: list[str], link: list[st
             rows.append("  return sim::not_supported;")
             rows.append("}")
     refused.write_text("\n".join(rows) + "\n")
-    _run([*compile_, f"-I{HERE}", "-c", str(refused), "-o", str(refused.with_suffix(".o"))])
+    run([*compile_, f"-I{HERE}", "-c", str(refused), "-o", str(refused.with_suffix(".o"))])
     script = folder / f"{name}.map"
     exported = " ".join(f"{symbol};" for symbol in runtime_symbols(release))
     script.write_text(f"{name} {{ global: {exported} local: *; }};\n")
     objects = [str(own), str(refused.with_suffix(".o")), f"{folder}/libcuda.so.1"]
     flags = [f"-Wl,-soname,{name}", f"-Wl,--version-script={script}", "-Wl,-rpath,$ORIGIN"]
-    _run([*link, *objects, *flags, "-o", f"{folder}/{name}"])
+    run([*link, *objects, *flags, "-o", f"{folder}/{name}"])
 
 
-def _run(command: list[str]) -> str:
+def run(command: list[str]) -> str:
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode != 0:
         raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
