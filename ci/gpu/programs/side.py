@@ -19,21 +19,30 @@ from gpt import Size, make
 _MIN_SIZE = 1 << 20  # bytes
 
 
+def enable(mode: str) -> bool:
+    """Enables LMS where the mode says so; whether it did."""
+    managed = mode.startswith("lms:")
+    if managed:
+        torch.lms.enable("cuda", limit=int(mode.partition(":")[2]) or None, min_size=_MIN_SIZE)
+    return managed
+
+
+def saving(mode: str) -> contextlib.AbstractContextManager[Any]:
+    """In which the forward pass saves tensors as the mode says."""
+    return torch.autograd.graph.save_on_cpu(pin_memory=True) if mode == "save_on_cpu" else contextlib.nullcontext()
+
+
 class Side:
     """The model in training, mixed precision in bfloat16."""
 
     def __init__(self, mode: str, size: Size) -> None:
-        self.managed = mode.startswith("lms:")
-        if self.managed:
-            torch.lms.enable("cuda", limit=int(mode.partition(":")[2]) or None, min_size=_MIN_SIZE)
+        self.managed = enable(mode)
         self.mode = mode
         self.model, self.optimizer, self.tokens = make(size, recompute=mode == "checkpoint")
 
     def step(self) -> torch.Tensor:
         self.optimizer.zero_grad()
-        offload = self.mode == "save_on_cpu"
-        saved = torch.autograd.graph.save_on_cpu(pin_memory=True) if offload else contextlib.nullcontext()
-        with saved, torch.autocast("cuda", torch.bfloat16):
+        with saving(self.mode), torch.autocast("cuda", torch.bfloat16):
             loss = self.model(self.tokens)
         loss.backward()
         self.optimizer.step()

@@ -33,11 +33,9 @@ class Gap:
     end: int  # kernel; that of the next step has the step's length added
     seconds: float
 
-    def copying(self, link: Link) -> tuple[float, float]:
-        return (
-            link.latency + self.tensor.nbytes / link.outwards,
-            link.latency + self.tensor.nbytes / link.inwards,
-        )
+    def hidden_seconds(self, link: Link) -> float:
+        """What is left of it when the tensor has been copied out and in; below 0 where that takes longer."""
+        return self.seconds - link.seconds_out(self.tensor.nbytes) - link.seconds_in(self.tensor.nbytes)
 
 
 class Known(Policy):
@@ -157,7 +155,7 @@ class Capuchin(Known):
         self._due: list[tuple[int, int, Tensor]] = []  # when to fetch what
         self._dropped: dict[Tensor, float] = {}
         live = self.live.copy()
-        free_time = {gap: gap.seconds - sum(gap.copying(link)) for gap in self.gaps() if self.is_activation(gap)}
+        free_time = {gap: gap.hidden_seconds(link) for gap in self.gaps() if self.is_activation(gap)}
         for gap in sorted(free_time, key=lambda each: -free_time[each]):
             if live.max() <= limit:
                 break
@@ -215,8 +213,8 @@ class Capuchin(Known):
                 replay.drop(tensor)
             elif (offset, slot) in self._swapped:
                 replay.evict(tensor)
-                copying = self.link.latency + tensor.nbytes / self.link.inwards
-                trigger = self.kernel_at(self.begins[self.offset(kernel) + use - kernel] - copying)
+                begins = self.begins[offset + use - kernel]
+                trigger = self.kernel_at(begins - self.link.seconds_in(tensor.nbytes))
                 bisect.insort(self._due, (kernel - offset + trigger, len(self._due), tensor), key=lambda due: due[:2])
 
 
@@ -228,9 +226,8 @@ class DeepUm(Policy):
 
     AHEAD = 32  # kernels: assumed
     BLOCK = 2 << 20
-    FAULT_S = (
-        45e-6  # for a block that was not prefetched: assumed, within the 20 to 50 that are reported of page faults
-    )
+    # For a block that was not prefetched: assumed, within the 20 to 50 µs that are reported of page faults.
+    FAULT_S = 45e-6
 
     def _soon(self, kernel: int) -> set[Tensor]:
         found: set[Tensor] = set()
@@ -238,11 +235,12 @@ class DeepUm(Policy):
             found.update(operands(later))
         return found
 
+    def _oldest(self, replay: Replay, but: set[Tensor]) -> Tensor | None:
+        found = (tensor for tensor in replay.residents() if tensor not in but)
+        return min(found, key=lambda tensor: max(replay.state[tensor].idle, replay.state[tensor].ready), default=None)
+
     def victim(self, replay: Replay, kernel: int) -> Tensor | None:
-        soon = self._soon(kernel)
-        found = replay.residents()
-        idle = [tensor for tensor in found if tensor not in soon] or found
-        return min(idle, key=lambda tensor: max(replay.state[tensor].idle, replay.state[tensor].ready), default=None)
+        return self._oldest(replay, but=self._soon(kernel)) or self._oldest(replay, but=set())
 
     def before(self, replay: Replay, kernel: int) -> None:
         soon = self._soon(kernel)
@@ -251,10 +249,10 @@ class DeepUm(Policy):
                 if tensor not in replay.state or replay.state[tensor].resident:
                     continue
                 while replay.free_bytes() < tensor.nbytes:
-                    idle = [one for one in replay.residents() if one not in soon]
-                    if not idle:
+                    oldest = self._oldest(replay, but=soon)
+                    if oldest is None:
                         return
-                    replay.evict(min(idle, key=lambda one: max(replay.state[one].idle, replay.state[one].ready)))
+                    replay.evict(oldest)
                 if replay.in_free > replay.now + self.tape.kernels[kernel].seconds:
                     return
                 replay.fetch(tensor, self, kernel)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
+from typing import Any
 
 import tomli
 
@@ -12,6 +14,11 @@ from predictions.replay import Link
 MACHINES = Path(__file__).resolve().parent / "machines"
 NAMES = tuple(sorted(path.stem for path in MACHINES.glob("*.toml")))
 HANDLES = ("call.cuMemCreate", "call.cuMemMap", "call.cuMemSetAccess", "call.cuMemUnmap")  # the dear ones
+
+
+@cache
+def _content(name: str) -> dict[str, Any]:
+    return tomli.loads(Machine(name).text)
 
 
 @dataclass(frozen=True)
@@ -24,16 +31,12 @@ class Machine:
 
     @property
     def device(self) -> str:
-        return str(tomli.loads(self.text)["device"])
+        return str(_content(self.name)["device"])
 
     def __getitem__(self, key: str) -> float:
         """A number of the file, by its dotted name."""
-        found: object = tomli.loads(self.text)
-        for part in key.split("."):
-            assert isinstance(found, dict)
-            found = found[part]
-        assert isinstance(found, int | float)
-        return float(found)
+        table, _, name = key.partition(".")
+        return float(_content(self.name)[table][name])
 
     @property
     def link(self) -> Link:

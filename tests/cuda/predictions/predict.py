@@ -77,7 +77,7 @@ class Predictor:
         """`free`: calls that take no time. `tape`: where what the program does goes."""
         with TemporaryDirectory() as folder:
             file, table = Path(folder) / "machine.toml", Path(folder) / "timeline.csv"
-            file.write_text(on.text_without(free) if free else on.text)
+            file.write_text(on.text_without(free))
             memory = str(int(on["memory.bytes"]))
             environment = {**self._base, "SIM_CUDA_MACHINE": str(file), "SIM_CUDA_MEMORY": memory}
             words = [str(self._python), "-W", "ignore", str(HERE / "step_time.py"), model, mode, str(table)]

@@ -26,6 +26,12 @@ class Link:
     outwards: float
     latency: float
 
+    def seconds_in(self, nbytes: int) -> float:
+        return self.latency + nbytes / self.inwards
+
+    def seconds_out(self, nbytes: int) -> float:
+        return self.latency + nbytes / self.outwards
+
 
 @dataclass
 class State:
@@ -79,7 +85,7 @@ class Replay:
         state = self.state[tensor]
         if not state.clean:
             start = max(self.out_free, state.idle, state.ready, self.now)
-            self.out_free = state.saved = start + self.link.latency + tensor.nbytes / self.link.outwards
+            self.out_free = state.saved = start + self.link.seconds_out(tensor.nbytes)
             self.out_bytes += tensor.nbytes
             state.clean = True
 
@@ -100,7 +106,7 @@ class Replay:
         state = self.state[tensor]
         space = self._take(tensor.nbytes, policy, kernel)
         start = max(self.in_free, space, state.saved, self.now) + extra
-        self.in_free = state.ready = start + self.link.latency + tensor.nbytes / self.link.inwards
+        self.in_free = state.ready = start + self.link.seconds_in(tensor.nbytes)
         self.in_bytes += tensor.nbytes
         state.resident = True
 

@@ -1,13 +1,12 @@
 """Trains a model on the simulated GPU in virtual time, and prints as JSON what a step takes there.
 
-Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: one of MODELS. MODE: stock, lms:LIMIT (bytes; 0 is the default limit, under
-which everything fits), save_on_cpu, checkpoint. TIMELINE: where the table of what happened in the measured steps goes. TAPE: where what
-the program does goes (operators/tape.h), without LMS.
+Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: transformer, or one of WIDER. MODE: stock, lms:LIMIT (bytes; 0 is the
+default limit, under which everything fits), save_on_cpu, checkpoint. TIMELINE: where the table of what happened in the
+measured steps goes. TAPE: where what the program does goes (operators/tape.h), without LMS.
 """
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import sys
@@ -26,14 +25,12 @@ import side
 from answer import answer
 from gpt import Size
 
-MIN_SIZE = 1 << 20  # bytes
 WARM_UP = 6  # steps, as ci/gpu/throughput.py
 STEPS = 6
 STEPS_WITH_LMS = 24  # no two are alike
 # The transformer of ci/gpu/throughput.py; lmsbuild's others, so much wider, with the layers that checkpointing recomputes.
 GPT = Size(width=4096, layers=4, heads=32, length=2048, batch=8, vocabulary=16384)
 WIDER = {"convnet": (32.0, "_Residual"), "lstm": (16.0, "LSTM"), "unet3d": (48.0, "_Volume")}
-MODELS = ("transformer", *WIDER)
 
 
 def recompute(model: torch.nn.Module, layer: str) -> None:
@@ -47,16 +44,14 @@ def step_of(model: str, mode: str) -> Callable[[], object]:
     if model == "transformer":
         return side.Side(mode, GPT).step
     scale, layer = WIDER[model]
-    if mode.startswith("lms:"):
-        torch.lms.enable("cuda", limit=int(mode.partition(":")[2]) or None, min_size=MIN_SIZE)
+    side.enable(mode)
     with torch.device("cuda"):
         trainer = models.make(model, scale=scale)
     if mode == "checkpoint":
         recompute(trainer.model, layer)
 
     def step() -> None:
-        offload = mode == "save_on_cpu"
-        with torch.autograd.graph.save_on_cpu(pin_memory=True) if offload else contextlib.nullcontext():
+        with side.saving(mode):
             trainer.step()
 
     return step

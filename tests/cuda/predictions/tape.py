@@ -6,7 +6,7 @@ import bisect
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-MANAGED = 1 << 20  # bytes; smaller tensors stay where they are, as in step_time.py
+MANAGED = 1 << 20  # bytes; smaller tensors stay where they are, as in ci/gpu/programs/side.py
 
 
 @dataclass(eq=False)
@@ -57,8 +57,8 @@ class Tape:
         return found
 
 
-def read(lines: Iterable[str], smallest: int = MANAGED) -> Tape:
-    """Tensors of fewer bytes than `smallest` are left out."""
+def read(lines: Iterable[str]) -> Tape:
+    """Tensors of fewer bytes than MANAGED are left out."""
     tensors: list[Tensor] = []
     by_address: dict[int, Tensor] = {}
     addresses: list[int] = []  # in order
@@ -68,7 +68,7 @@ def read(lines: Iterable[str], smallest: int = MANAGED) -> Tape:
     steps = [0]
     for line in lines:
         kind, *words = line.split()
-        if kind == "alloc" and int(words[1]) >= smallest:
+        if kind == "alloc" and int(words[1]) >= MANAGED:
             address = int(words[0])
             tensor = by_address[address] = Tensor(int(words[1]), len(kernels))
             bisect.insort(addresses, address)
