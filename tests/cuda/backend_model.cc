@@ -188,31 +188,22 @@ class Player {
       return false;
     }
     const bool clean = random_.chance(50);
-    const lms::StreamId user = random_.chance(60)   ? program_.ids[stream]
-                               : random_.chance(50) ? lms::no_stream
-                                                    : lms::host_stream;
     bool refused = false;
     Uses copy;
     if (!backend_.copy_in(range->address, range->bytes, range->slot, clean ? Access::read_only : Access::read_write,
-                          range->copy, user, &copy, &refused)) {
+                          range->copy, &copy, &refused)) {
       return false;
     }
     CHECK(Program::accessible(range->address, range->bytes) && Program::accessible(range->address, page, 3) == !clean);
     occupied_ += range->bytes;
     range->state = State::resident;
     range->clean = clean;
-    range->uses = Uses{};
+    range->uses = copy;
     range->copy = copy;
     if (!clean) {
       drop_slot(range);
     }
-    if (user == program_.ids[stream] || user == lms::host_stream) {
-      // Ordered already: the kernel follows without another wait.
-      program_.read(stream, range->address, range->bytes, range->seed);
-      used(range, stream);
-      return true;
-    }
-    return read(range, stream);
+    return random_.chance(20) || read(range, stream);  // now and then it leaves unused
   }
 
   bool free(Range* range) {

@@ -44,8 +44,8 @@ void page_in(Program* program, unsigned stream, char* address, std::uint64_t byt
              const Uses& saved) {
   Uses copy;
   bool refused = false;
-  CHECK(program->backend->copy_in(address, bytes, slot, Access::read_write, saved, program->ids[stream], &copy,
-                                  &refused));
+  CHECK(program->backend->copy_in(address, bytes, slot, Access::read_write, saved, &copy, &refused));
+  CHECK(program->backend->order(copy, program->ids[stream]));
 }
 
 // A kernel on the stream finds the contents.
@@ -336,9 +336,10 @@ CASE(chunks_move_on_before_the_copy) {
   expect(&program, 1, second, 32 * mib, 2);
 }
 
-CASE(an_unused_range_keeps_its_memory_busy) {
-  // Nothing uses the range that gets the memory of one whose copy is under way; its next owner must wait all the same.
+CASE(a_refusal_keeps_memory_busy) {
+  // Memory that work still uses was about to become part of a range that is too large; its next owner waits for the work.
   environment("SIM_CUDA_MODE", "threads");
+  environment("SIM_CUDA_MEMORY", "67108864");
   Program program(2);
   char* first = program.filled(0, 0, 32 * mib, 1);
   CHECK(program.backend->order(program.uses(0), host_stream));
@@ -346,11 +347,8 @@ CASE(an_unused_range_keeps_its_memory_busy) {
   gate.close(&program, 1);
   const Uses busy = program.uses(1);
   CHECK(program.backend->unmap(first, 32 * mib, busy));
-  char* second = program.place(128 * mib);
-  CHECK(program.backend->map(second, 32 * mib, program.ids[1]));
-  CHECK(program.backend->unmap(second, 32 * mib, Uses{}));
-  char* third = program.place(256 * mib);
-  CHECK(program.backend->map(third, 32 * mib, program.ids[0]));
+  CHECK(!program.backend->map(program.place(128 * mib), 96 * mib, program.ids[0]));
+  CHECK(program.backend->map(program.place(256 * mib), 32 * mib, program.ids[0]));
   std::atomic<bool> ran{false};
   program.launch(0, [&] { ran = true; });
   usleep(20000);
@@ -368,7 +366,8 @@ CASE(clean_pages) {
   page_out(&program, 0, address, 4 * mib, slot, &copy);
   bool refused = false;
   Uses in;
-  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, copy, program.ids[0], &in, &refused));
+  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, copy, &in, &refused));
+  CHECK(program.backend->order(in, program.ids[0]));
   CHECK(Program::accessible(address, 4 * mib, 1) && !Program::accessible(address, page, 3));
   program.read(0, address, 4 * mib, 3);
   const std::uint64_t copies = sim_calls("cuMemcpyDtoHAsync");
@@ -377,7 +376,7 @@ CASE(clean_pages) {
   CHECK_EQ(none.streams, 0);
   CHECK_EQ(sim_calls("cuMemcpyDtoHAsync"), copies);
   CHECK(!Program::accessible(address, page));
-  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, in, no_stream, &in, &refused));
+  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, in, &in, &refused));
   CHECK(program.backend->protect(address, 4 * mib, Access::read_write));
   CHECK(Program::accessible(address, 4 * mib, 3));
   CHECK(program.backend->order(in, program.ids[0]));
@@ -464,7 +463,8 @@ CASE(a_read_by_the_host_is_complete) {
   Uses copy;
   page_out(&program, 0, address, 4 * mib, slot, &copy);
   bool refused = false;
-  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, copy, host_stream, &copy, &refused));
+  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, copy, &copy, &refused));
+  CHECK(program.backend->order(copy, host_stream));
   for (std::uint64_t offset = 0; offset < 4 * mib; offset += page) {
     CHECK_EQ(Program::at(address + offset, 1)[7], check::pattern_at(3, offset + 7));
   }
@@ -541,7 +541,7 @@ CASE(the_device_is_full) {
   CHECK(program.backend->map(third, 2 * mib, program.ids[0]));  // in the place of a large chunk
   Uses in;
   bool refused = false;
-  CHECK(!program.backend->copy_in(first, 32 * mib, slot, Access::read_write, copy, program.ids[0], &in, &refused));
+  CHECK(!program.backend->copy_in(first, 32 * mib, slot, Access::read_write, copy, &in, &refused));
   CHECK(refused);
   CHECK(!Program::accessible(first, page));
   CHECK(program.backend->unmap(third, 2 * mib, Uses{}));
@@ -619,16 +619,18 @@ CASE(every_call_fails_once) {
       insist([&] { return backend.page_out(address, 36 * mib, slot, true, program.uses(0), &copy); });
       const Uses saved = copy;
       insist([&] {
-        return backend.copy_in(address, 36 * mib, slot, Access::read_only, saved, program.ids[1], &copy, &refused);
+        return backend.copy_in(address, 36 * mib, slot, Access::read_only, saved, &copy, &refused);
       });
+      insist([&] { return backend.order(copy, program.ids[1]); });
       insist([&] { return backend.protect(address, 36 * mib, Access::read_write); });
       program.read(1, address, 36 * mib, nth);
       insist([&] { return backend.order(program.uses(1), program.ids[0]); });
       program.write(0, address, 36 * mib, 9);
       insist([&] { return backend.page_out(address, 36 * mib, slot, true, program.uses(0), &copy); });
       insist([&] {
-        return backend.copy_in(address, 36 * mib, slot, Access::read_write, copy, program.ids[0], &copy, &refused);
+        return backend.copy_in(address, 36 * mib, slot, Access::read_write, copy, &copy, &refused);
       });
+      insist([&] { return backend.order(copy, program.ids[0]); });
       expect(&program, 0, address, 36 * mib, 9);
       insist([&] { return backend.unmap(address, 36 * mib, program.uses(0)); });
       CHECK(backend.settled(address, 36 * mib) || backend.settled(address, 36 * mib));
@@ -654,7 +656,7 @@ CASE(device_lost_in_mid_copy) {
   sim_device_lost(0, lost);
   bool refused = false;
   Uses in;
-  CHECK(!backend.copy_in(first, 32 * mib, slot, Access::read_write, copy, program.ids[0], &in, &refused));
+  CHECK(!backend.copy_in(first, 32 * mib, slot, Access::read_write, copy, &in, &refused));
   CHECK(!refused);
   CHECK(contains(backend.failure(), "CUDA_ERROR_LAUNCH_FAILED"));
   CHECK(!backend.page_out(second, 32 * mib, other, true, uses, &in));
@@ -763,7 +765,7 @@ CASE(a_forked_child) {
     CHECK(contains(backend.failure(), "forked child"));
     CHECK(contains(backend.failure(), "spawn"));
     CHECK(!backend.page_out(address, 4 * mib, slot, true, uses, &none));
-    CHECK(!backend.copy_in(second, 4 * mib, away, Access::read_only, copy, program.ids[0], &none, &refused));
+    CHECK(!backend.copy_in(second, 4 * mib, away, Access::read_only, copy, &none, &refused));
     CHECK(!refused);
     CHECK(!backend.protect(address, 4 * mib, Access::read_only));
     CHECK(!backend.order(uses, host_stream));
@@ -834,7 +836,8 @@ CASE(while_a_graph_is_captured) {
   page_out(&program, 1, other, 4 * mib, slot, &copy);
   bool refused = false;
   Uses in;
-  CHECK(backend.copy_in(other, 4 * mib, slot, Access::read_write, copy, program.ids[0], &in, &refused));
+  CHECK(backend.copy_in(other, 4 * mib, slot, Access::read_write, copy, &in, &refused));
+  CHECK(backend.order(in, program.ids[0]));
   CHECK(backend.over(in));
   CHECK(backend.page_out(unmarked, 4 * mib, Slot(), false, before, &copy));
   CHECK(backend.order(program.uses(1), program.ids[0]));
@@ -898,7 +901,7 @@ CASE(a_store_that_fails) {
   expect(&program, 0, address, 34 * mib, 4);
   bool refused = false;
   char* other = program.place(128 * mib);
-  CHECK(!program.backend->copy_in(other, 34 * mib, slot, Access::read_write, Uses{}, program.ids[0], &copy, &refused));
+  CHECK(!program.backend->copy_in(other, 34 * mib, slot, Access::read_write, Uses{}, &copy, &refused));
   CHECK(!refused);
   CHECK(contains(program.backend->failure(), "cannot be read: Input/output error"));
   CHECK(!Program::accessible(other, page));

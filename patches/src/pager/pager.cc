@@ -528,7 +528,7 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
         moved_.wait(&lock);
       } else if (word::state(found) == State::away) {
         // Where a failure would let the operation run into an illegal access, even a strict limit is passed.
-        status = page_in(&lock, block, write, backend_->serves_faults() ? Reach::use : Reach::unlimited, user);
+        status = page_in(&lock, block, write, backend_->serves_faults() ? Reach::use : Reach::unlimited);
         if (!status.ok()) {
           break;
         }
@@ -906,7 +906,7 @@ Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
   return status;
 }
 
-Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user) {
+Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   write = write || !backend_->protects();  // a copy is worth nothing if it is not noticed when it is out of date
   block->change_state(State::away, State::arriving);
   ++in_transit_;
@@ -928,7 +928,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
       ++copying_;
       lock->unlock();
       arrived = backend_->copy_in(block->address, block->bytes, block->slot,
-                                  write ? Access::read_write : Access::read_only, saved, user, &copy, &refused_pages);
+                                  write ? Access::read_write : Access::read_only, saved, &copy, &refused_pages);
       const int error_number = errno;
       if (!arrived) {
         errno = error_number;
@@ -945,7 +945,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach, StreamI
       // Every earlier use was over when it left; the copy is the first of the new ones.
       block->streams.store(copy.streams, std::memory_order_relaxed);
       block->until.store(copy.until, std::memory_order_relaxed);
-      if (asynchronous_ && user != host_stream) {
+      if (copy.streams != 0) {
         block->word.fetch_or(word::in_flight);
       }
     } else {
@@ -1048,11 +1048,12 @@ Status Pager::restore_all() {
   for (BlockId id = 0; id < end(); ++id) {
     Block* block = blocks_.at(id);
     moved_.wait(&lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
-    const std::uint64_t found = block->word.load(std::memory_order_acquire);
     Status status;
-    if (word::state(found) == State::away) {
-      status = page_in(&lock, block, true, Reach::demand, host_stream);
-    } else if (word::state(found) == State::resident) {
+    if (block->state() == State::away) {
+      status = page_in(&lock, block, true, Reach::demand);
+    }
+    const std::uint64_t found = block->word.load(std::memory_order_acquire);
+    if (status.ok() && word::state(found) == State::resident) {
       // No stream will be ordered behind a copy, and no write announced.
       if ((found & word::in_flight) != 0) {
         status = order(block, host_stream);
@@ -1116,7 +1117,7 @@ bool Pager::serve_fault(const void* address) {
         ++counts_.faults;
         clock_.fetch_add(1, std::memory_order_relaxed);
         faulted_.hold(block, clock_.load(std::memory_order_relaxed));
-        status = page_in(&lock, block, false, Reach::unlimited, host_stream);
+        status = page_in(&lock, block, false, Reach::unlimited);
         break;
       } else if ((found & word::clean) != 0) {
         ++counts_.faults;
@@ -1215,7 +1216,7 @@ void Pager::work() {
     drain_events();
     const BlockId wanted = unlimited_ ? no_block : policy_->prefetch(*this);
     if (wanted != no_block && state(wanted).away &&
-        page_in(&lock, blocks_.at(wanted), false, Reach::cached, no_stream).ok()) {
+        page_in(&lock, blocks_.at(wanted), false, Reach::cached).ok()) {
       continue;
     }
     const BlockId unwanted = unlimited_ ? no_block : policy_->early_victim(*this);

@@ -198,7 +198,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void page_out_some(Lock* lock);
   bool allocate_slot(Block* block);
   void count_away(const Block& block);
-  Status page_in(Lock* lock, Block* block, bool write, Reach reach, StreamId user);
+  Status page_in(Lock* lock, Block* block, bool write, Reach reach);
   Status order(Block* block, StreamId user);
   Status make_writable(Block* block);
   void release_ranges();

@@ -97,6 +97,8 @@ class Backend {
   virtual bool map(char* address, std::size_t bytes, StreamId user) = 0;
 
   // Takes the pages away once the uses are over; their contents are lost. False as above; the range is then unchanged.
+  // Here and in page_out the uses begin with what the range's pages were waited for: the user of map, the copy of
+  // copy_in.
   virtual bool unmap(char* address, std::size_t bytes, const Uses& uses) = 0;
 
   // The least bytes, of `bytes` or more, after which a range can be parted; `whole`, all of it, when there are none.
@@ -133,11 +135,11 @@ class Backend {
   // The contents of a range that was paged out are not needed any more: called before its slot is released.
   virtual void forget(char* /*address*/) {}
 
-  // Gives the range pages that hold the slot's contents, which are complete after the uses `saved`, for what `user`
-  // does from now on; *copy is when they are there for everybody else. No other thread sees the range before all of it
-  // is there or ordered. False when the system refuses pages (then *refused is true) or the store cannot be read.
-  virtual bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved,
-                       StreamId user, Uses* copy, bool* refused) = 0;
+  // Gives the range pages for the slot's contents, which are complete after the uses `saved`. The contents are there
+  // after *copy: whoever uses the range is ordered behind it first. A thread that needs no order sees no part of them
+  // before all are there. False when the system refuses pages (then *refused is true) or the store cannot be read.
+  virtual bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved, Uses* copy,
+                       bool* refused) = 0;
 
   // ---- the rest
 

@@ -148,8 +148,8 @@ class HostBackend final : public Backend {
     return slot.segment->write(slot.offset, address, bytes);
   }
 
-  bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& /*saved*/,
-               StreamId /*user*/, Uses* /*copy*/, bool* refused) override {
+  bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& /*saved*/, Uses* /*copy*/,
+               bool* refused) override {
     // Filled aside and moved into place, so that another thread which reaches the block through a raw pointer either
     // faults or finds all of it. A large block's place aside is aligned as the block is: then its huge pages move
     // whole.

@@ -75,8 +75,8 @@ class CudaBackendImpl final : public CudaBackend {
       away_->remove(address);  // fails only with the device
     }
   }
-  bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved, StreamId user,
-               Uses* copy, bool* refused) override;
+  bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved, Uses* copy,
+               bool* refused) override;
 
   std::uint64_t trim(std::uint64_t bytes) override { return cuda_forked() ? 0 : chunks_->trim(bytes); }
   std::unique_ptr<Store> make_memory_store() override { return make_pinned_store(device_, away_ != nullptr); }
@@ -329,7 +329,7 @@ bool CudaBackendImpl::map(char* address, std::size_t bytes, StreamId user) {
   if (chunks_->order(range.chunks, user == no_stream ? host_stream : user) && map_range(address, &range)) {
     return true;
   }
-  chunks_->give(&range.chunks, Uses{});
+  chunks_->give_unused(&range.chunks);
   return false;
 }
 
@@ -528,9 +528,6 @@ bool CudaBackendImpl::page_out(char* address, std::size_t bytes, const Slot& slo
 
 // Copies the chunks into the slot. Nothing of it is under way when it fails.
 bool CudaBackendImpl::save(const CudaChunkList& chunks, const Slot& slot, Uses* copy) {
-  if (!chunks_->order(chunks, out_)) {
-    return false;
-  }
   char* to = slot.segment->at(slot.offset);
   if (to == nullptr) {
     return save_staged(chunks, slot);
@@ -582,7 +579,7 @@ bool CudaBackendImpl::save_staged(const CudaChunkList& chunks, const Slot& slot)
 }
 
 bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved,
-                              StreamId user, Uses* copy, bool* refused) {
+                              Uses* copy, bool* refused) {
   *copy = Uses{};
   *refused = false;
   const CudaScope scope(*device_);
@@ -590,13 +587,13 @@ bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot
   if (!scope.ok() || !wait_until_settled(address, bytes) || !chunks_->take(bytes, &range.chunks, refused)) {
     return false;
   }
-  if (away_ != nullptr && !away_->remove(address)) {
-    chunks_->give(&range.chunks, Uses{});
+  if (!chunks_->order(range.chunks, in_) || (away_ != nullptr && !away_->remove(address))) {
+    chunks_->give_unused(&range.chunks);
     return false;
   }
   range.bytes = bytes;
   range.access = access;
-  if (load(range.chunks, slot, saved, copy) && streams_.order(*copy, user) && map_range(address, &range)) {
+  if (load(range.chunks, slot, saved, copy) && map_range(address, &range)) {
     return true;
   }
   const std::string reason = cuda_failure();
@@ -607,10 +604,10 @@ bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot
   return cuda_fail(reason);
 }
 
-// Copies the slot into the chunks. The copy may be under way when it fails.
+// Copies the slot into the chunks, which are ready for it. The copy may be under way when it fails.
 bool CudaBackendImpl::load(const CudaChunkList& chunks, const Slot& slot, const Uses& saved, Uses* copy) {
   const char* from = slot.segment->at(slot.offset);
-  if (!chunks_->order(chunks, in_) || !streams_.order(saved, from != nullptr ? in_ : host_stream)) {
+  if (!streams_.order(saved, from != nullptr ? in_ : host_stream)) {
     return false;
   }
   if (from == nullptr) {
@@ -625,9 +622,6 @@ bool CudaBackendImpl::load(const CudaChunkList& chunks, const Slot& slot, const 
   }
   *copy = streams_.uses_of(in_);
   streams_.mark(in_);
-  for (const auto& chunk : chunks) {
-    chunk->ready = *copy;  // for the next owner of the chunks, even if the range was not used by then
-  }
   return true;
 }
 

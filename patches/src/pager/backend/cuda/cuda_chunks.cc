@@ -82,7 +82,7 @@ bool CudaChunks::take(std::size_t bytes, CudaChunkList* chunks, bool* refused) {
     if (chunk == nullptr) {
       taken_ -= missing;
       lock.unlock();
-      give(chunks, Uses{});
+      give_unused(chunks);
       lock.lock();
       allowance_ = std::max(taken_, physical_);
       return false;
@@ -231,16 +231,13 @@ bool CudaChunks::order(const CudaChunkList& chunks, StreamId user) {
 }
 
 void CudaChunks::give(CudaChunkList* chunks, const Uses& uses) {
-  // What the last owner did need not cover what the ones before it did: it may not have used the chunk at all.
-  Uses former;
-  bool over = true;
   for (const auto& chunk : *chunks) {
-    if (!cuda_same(chunk->ready, former)) {
-      former = chunk->ready;
-      over = streams_->over(former);
-    }
-    chunk->ready = over ? uses : Uses{former.streams | uses.streams, std::max(former.until, uses.until)};
+    chunk->ready = uses;
   }
+  give_unused(chunks);
+}
+
+void CudaChunks::give_unused(CudaChunkList* chunks) {
   const std::lock_guard<std::mutex> guard(lock_);
   for (auto& chunk : *chunks) {
     taken_ -= chunk->bytes;

@@ -63,8 +63,11 @@ class CudaChunks {
   // Makes the user's later work wait until the chunks are ready.
   bool order(const CudaChunkList& chunks, StreamId user);
 
-  // Takes the chunks back; they are ready after the uses.
+  // Takes the chunks back; they are ready after the uses, the first of which waited until they were ready before.
   void give(CudaChunkList* chunks, const Uses& uses);
+
+  // Takes chunks back that nothing has used since they were taken: they are ready when they would have been then.
+  void give_unused(CudaChunkList* chunks);
 
   // See Backend.
   std::uint64_t trim(std::uint64_t bytes);
