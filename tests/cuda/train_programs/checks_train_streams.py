@@ -171,3 +171,26 @@ def check_train_from_a_data_loader_with_pinned_memory() -> None:
         yield from parameters_and_gradients(model)
 
     trains(program)
+
+
+def check_train_pages_out_what_was_just_written() -> None:
+    """Of an operation's two results one takes memory that is free, and for the other something has to leave, which is waited
+    for; the kernel that writes both comes after that.
+    """
+
+    def program(device: str) -> Iterator[Tensor]:
+        kept = [torch.full((64, WIDTH), float(index), device=device) for index in range(8)]
+        for step in range(4):
+            torch.manual_seed(step)
+            x, free = (torch.randn(64, WIDTH, device=device) for _ in range(2))
+            if device != "cpu":
+                for tensor in kept:  # what leaves was used since the last operation
+                    tensor.record_stream(torch.cuda.current_stream())
+            del free
+            values, indices = x.sort()
+            kept = [torch.full((64, WIDTH), float(index), device=device) for index in range(8)]
+            yield values
+            yield indices
+        yield from kept
+
+    trains(program)

@@ -60,6 +60,7 @@ def trains(
     reference: str = "cpu",
     min_size: int = MIN_SIZE,
     factors: Sequence[float] = FACTORS,
+    store: str | None = None,
 ) -> None:
     """Raises AssertionError unless every run gives what the program gives on `reference`, to the bit, and blocks have left
     and come back where the limit is less than it needs. On a GPU, the reference is without LMS. The program is given the
@@ -69,19 +70,21 @@ def trains(
     expected = results(program, reference)
     assert expected and all(tensor.isfinite().all() for tensor in expected)
     for name in devices:
-        torch.lms.enable(name, limit=1 << 30, min_size=min_size)
+        torch.lms.enable(name, limit=1 << 30, min_size=min_size, store=store)
     compare(results(program, devices[0]), expected, "with enough memory")
     needed = {name: torch.lms.stats(name)["device_bytes.peak"] for name in devices}
     assert all(needed.values())
     for run in runs(factors):
-        train_under(run, program, needed, expected, min_size)
+        train_under(run, program, needed, expected, min_size, store)
 
 
-def train_under(run: Run, program: Program, needed: dict[str, int], expected: list[Tensor], min_size: int) -> None:
+def train_under(
+    run: Run, program: Program, needed: dict[str, int], expected: list[Tensor], min_size: int, store: str | None
+) -> None:
     torch.cuda.synchronize()
     gc.collect()
     for name, nbytes in needed.items():
-        torch.lms.enable(name, limit=int(nbytes / run.factor), min_size=min_size, policy=run.policy)
+        torch.lms.enable(name, limit=int(nbytes / run.factor), min_size=min_size, policy=run.policy, store=store)
         torch.lms.reset_peak_stats(name)
     before = {name: torch.lms.stats(name) for name in needed}
     simulator().sim_seed(run.seed)
