@@ -14,8 +14,8 @@ from typing import Any
 import pytest
 
 import mutated
-import upstream_files
 from checks import RUNNER
+from operators import build as operators_build
 
 NO_MUTANT = ""
 AT_ONCE = 2
@@ -26,10 +26,9 @@ RUNS = {**KILLERS, NO_MUTANT: "checks_train_streams:check_train_branches_on_stre
 
 @pytest.fixture(scope="module")
 def build_with_mutants(cuda_python: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    words = [cuda_python, "-c", "import pathlib, torch; print(pathlib.Path(torch.__file__).parents[1])"]
-    installed = subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip()
+    torch = operators_build.torch_of(cuda_python)
     folder = tmp_path_factory.mktemp("mutants")
-    yield mutated.build(upstream_files.TAG, Path(installed), folder)
+    yield mutated.build(torch.tag.name, Path(torch.folder).parent, folder)
     shutil.rmtree(folder)
 
 

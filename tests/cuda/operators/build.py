@@ -16,13 +16,14 @@ from pathlib import Path
 
 from kept_library import kept_library
 from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
 from lmsbuild.fetch import cuda
 from lmsbuild.graft import compilation
 from simulator import build as simulator_build
 
 HERE = Path(__file__).resolve().parent
 AUTOLOAD = HERE / "autoload"
-FLAGS = ["-std=c++17", "-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
+FLAGS = ["-O1", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror"]
 # As the wheels for x86-64 are built: DispatchStub.h declares by it how a CPU function is chosen.
 FLAGS += ["-DHAVE_AVX2_CPU_DEFINITION", "-DHAVE_AVX512_CPU_DEFINITION"]
 _ASK = (
@@ -45,6 +46,11 @@ class Torch:
         """Of libcudart, as in its soname."""
         return self.cuda.partition(".")[0]
 
+    @property
+    def tag(self) -> catalogue.Tag:
+        """The release's."""
+        return catalogue.find_tag(paths.patches_folder(), f"v{self.version.partition('+')[0]}", "pytorch")
+
 
 def torch_of(python: Path) -> Torch:
     asked = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True).stdout
@@ -65,7 +71,8 @@ def environment(python: Path, simulator: Path, folder: Path, base: Mapping[str, 
 
 def library(torch: Torch, simulator: Path, folder: Path) -> Path:
     """The library, kept below `folder` until the sources, the wheel or the simulator's header change."""
-    compiler = [*compilation.compiler(), *FLAGS, f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_strings)}"]
+    flags = [*FLAGS, f"-std={torch.tag.standard}", f"-D_GLIBCXX_USE_CXX11_ABI={int(torch.new_strings)}"]
+    compiler = [*compilation.compiler(), *flags]
 
     def words() -> tuple[list[str], list[str]]:
         headers = cuda.unpack(paths.patches_folder(), torch.cuda, paths.cache_folder(), folder / f"cuda-{torch.cuda}")

@@ -21,6 +21,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <type_traits>
 #include <vector>
 
 #include "settings.h"
@@ -43,7 +44,18 @@ int cuLaunchHostFunc(void* stream, void (*function)(void*), void* data);
 namespace {
 
 enum Result { success = 0, cuda_error = 1, system_error = 2, invalid_argument = 4, invalid_usage = 5 };
-enum Type { int8 = 0, uint8 = 1, int32 = 2, uint32 = 3, int64 = 4, uint64 = 5, float32 = 7, float64 = 8 };
+enum Type {
+  int8 = 0,
+  uint8 = 1,
+  int32 = 2,
+  uint32 = 3,
+  int64 = 4,
+  uint64 = 5,
+  float16 = 6,
+  float32 = 7,
+  float64 = 8,
+  bfloat16 = 9
+};
 enum Reduction { sum = 0, product = 1, maximum = 2, minimum = 3, average = 4, first_own = 16 };
 enum class Kind { all_reduce, broadcast, reduce, all_gather, reduce_scatter };
 
@@ -95,8 +107,14 @@ Group& group() {
   return own;
 }
 
+std::string& last_error() {
+  static thread_local std::string text;
+  return text;
+}
+
 int refuse(const char* what) {
-  std::fprintf(stderr, "simulated NCCL: %s has no stand-in\n", what);
+  last_error() = std::string("simulated NCCL: ") + what + " has no stand-in";
+  std::fprintf(stderr, "%s\n", last_error().c_str());
   return invalid_usage;
 }
 
@@ -122,10 +140,32 @@ std::uint64_t size_of(int type) {
     case uint64:
     case float64:
       return 8;
+    case float16:
+    case bfloat16:
+      return 2;
     default:
       return 0;
   }
 }
+
+// The upper half of a float, rounded to the nearest, to even where two are as near.
+class Bfloat16 {
+ public:
+  explicit Bfloat16(float value) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    upper_ = static_cast<std::uint16_t>(value != value ? 0x7fc0 : (bits + 0x7fff + (bits >> 16 & 1)) >> 16);
+  }
+  operator float() const {  // NOLINT(google-explicit-constructor): is one
+    const std::uint32_t bits = std::uint32_t{upper_} << 16;
+    float value = 0;
+    std::memcpy(&value, &bits, sizeof value);
+    return value;
+  }
+
+ private:
+  std::uint16_t upper_;
+};
 
 template <typename Value>
 void combine_as(void* into, const void* other, std::uint64_t count, int reduction) {
@@ -162,6 +202,10 @@ void combine(void* into, const void* other, std::uint64_t count, int type, int r
       return combine_as<std::int64_t>(into, other, count, reduction);
     case uint64:
       return combine_as<std::uint64_t>(into, other, count, reduction);
+    case float16:
+      return combine_as<_Float16>(into, other, count, reduction);
+    case bfloat16:
+      return combine_as<Bfloat16>(into, other, count, reduction);
     case float32:
       return combine_as<float>(into, other, count, reduction);
     default:
@@ -171,12 +215,24 @@ void combine(void* into, const void* other, std::uint64_t count, int type, int r
 
 // Multiplies by `factor`; only of floats.
 void scale(void* values, std::uint64_t count, int type, double factor) {
-  for (std::uint64_t index = 0; index < count; ++index) {
-    if (type == float32) {
-      static_cast<float*>(values)[index] *= static_cast<float>(factor);
-    } else if (type == float64) {
-      static_cast<double*>(values)[index] *= factor;
+  const auto as = [&](auto* typed) {
+    for (std::uint64_t index = 0; index < count; ++index) {
+      using Value = std::remove_pointer_t<decltype(typed)>;
+      using Wide = std::conditional_t<std::is_same<Value, double>::value, double, float>;
+      typed[index] = static_cast<Value>(static_cast<Wide>(typed[index]) * static_cast<Wide>(factor));
     }
+  };
+  switch (type) {
+    case float16:
+      return as(static_cast<_Float16*>(values));
+    case bfloat16:
+      return as(static_cast<Bfloat16*>(values));
+    case float32:
+      return as(static_cast<float*>(values));
+    case float64:
+      return as(static_cast<double*>(values));
+    default:
+      break;
   }
 }
 
@@ -419,7 +475,7 @@ int add(const Call& call) {
     return invalid_argument;
   }
   if (size_of(call.type) == 0) {
-    return refuse("a collective of 16-bit floats");
+    return refuse("a collective of that type");
   }
   if (group().depth > 0) {
     group().calls.push_back(call);
@@ -447,7 +503,9 @@ extern "C" __attribute__((visibility("default"))) const char* ncclGetErrorString
   return code == success ? "no error" : code == invalid_usage ? "invalid usage" : "simulated NCCL: error";
 }
 
-extern "C" __attribute__((visibility("default"))) const char* ncclGetLastError(void* /*communicator*/) { return ""; }
+extern "C" __attribute__((visibility("default"))) const char* ncclGetLastError(void* /*communicator*/) {
+  return last_error().c_str();
+}
 
 NCCL ncclGetUniqueId(UniqueId* id) {
   std::uint64_t number = 0;
@@ -537,7 +595,7 @@ NCCL ncclCommDeregister(const Communicator*, void*) { return success; }
 NCCL ncclRedOpCreatePreMulSum(int* reduction, void* factor, int type, int /*residence*/, Communicator* communicator) {
   static std::atomic<int> next{first_own};
   if (type != float32 && type != float64) {
-    return refuse("a reduction that multiplies other than floats");
+    return refuse("a reduction that multiplies other than 32 and 64-bit floats");
   }
   *reduction = next++;
   communicator->scales[*reduction] = type == float32 ? *static_cast<float*>(factor) : *static_cast<double*>(factor);
@@ -593,3 +651,28 @@ NCCL ncclReduceScatter(const void* send, void* receive, std::size_t count, int t
 
 NCCL ncclSend(const void*, std::size_t, int, int, Communicator*, void*) { return refuse("sending to a rank"); }
 NCCL ncclRecv(void*, std::size_t, int, int, Communicator*, void*) { return refuse("receiving from a rank"); }
+
+// What libtorch_cuda.so of later releases links to, whatever the arguments.
+NCCL ncclAlltoAll(void) { return refuse("ncclAlltoAll"); }
+NCCL ncclGather(void) { return refuse("ncclGather"); }
+NCCL ncclPutSignal(void) { return refuse("ncclPutSignal"); }
+NCCL ncclSignal(void) { return refuse("ncclSignal"); }
+NCCL ncclWaitSignal(void) { return refuse("ncclWaitSignal"); }
+NCCL ncclCommGetUniqueId(void) { return refuse("ncclCommGetUniqueId"); }
+NCCL ncclCommGrow(void) { return refuse("ncclCommGrow"); }
+NCCL ncclCommInitRankScalable(void) { return refuse("ncclCommInitRankScalable"); }
+NCCL ncclCommMemStats(void) { return refuse("ncclCommMemStats"); }
+NCCL ncclCommResume(void) { return refuse("ncclCommResume"); }
+NCCL ncclCommRevoke(void) { return refuse("ncclCommRevoke"); }
+NCCL ncclCommShrink(void) { return refuse("ncclCommShrink"); }
+NCCL ncclCommSuspend(void) { return refuse("ncclCommSuspend"); }
+NCCL ncclCommWindowDeregister(void) { return refuse("ncclCommWindowDeregister"); }
+NCCL ncclCommWindowRegister(void) { return refuse("ncclCommWindowRegister"); }
+NCCL ncclDevCommCreate(void) { return refuse("ncclDevCommCreate"); }
+NCCL ncclDevCommDestroy(void) { return refuse("ncclDevCommDestroy"); }
+NCCL ncclGetLsaMultimemDevicePointer(void) { return refuse("ncclGetLsaMultimemDevicePointer"); }
+NCCL ncclGetPeerDevicePointer(void) { return refuse("ncclGetPeerDevicePointer"); }
+NCCL ncclGroupSimulateEnd(void) { return refuse("ncclGroupSimulateEnd"); }
+NCCL ncclMemAlloc(void) { return refuse("ncclMemAlloc"); }
+NCCL ncclMemFree(void) { return refuse("ncclMemFree"); }
+NCCL ncclWinGetUserPtr(void) { return refuse("ncclWinGetUserPtr"); }

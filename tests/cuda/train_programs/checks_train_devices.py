@@ -186,3 +186,22 @@ def check_train_beside_running_collectives() -> None:
 def check_train_beside_collectives_that_record_no_stream() -> None:
     os.environ["TORCH_NCCL_AVOID_RECORD_STREAMS"] = "1"
     on_two_processes(reduce_in_rank)
+
+
+def check_train_adds_16_bit_gradients_up() -> None:
+    """Every device has a copy of the model and half of the batch, and NCCL adds the gradients up."""
+
+    def program(device: str) -> Iterator[Tensor]:
+        for dtype in (torch.bfloat16, torch.float16):
+            copies = [perceptron(name).to(dtype) for name in ((device, device) if device == "cpu" else BOTH)]
+            for model, half in zip(copies, sample("cpu", 0).to(dtype).chunk(2), strict=True):
+                model(half.to(next(model.parameters()).device)).square().mean().backward()
+            for pair in zip(*(model.parameters() for model in copies), strict=True):
+                gradients = [parameter.grad for parameter in pair]
+                if device == "cpu":
+                    gradients = [gradients[0] + gradients[1]] * 2
+                else:
+                    torch.cuda.nccl.all_reduce(gradients)
+                yield from gradients
+
+    trains(program, devices=BOTH)
