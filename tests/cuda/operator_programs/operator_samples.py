@@ -22,6 +22,7 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 SAMPLES = 12  # of an operator
+BACKWARDS = 4  # of them, again with what is given laid out backwards
 LOST = 3
 # What has no content to compare, and what the wheel itself does otherwise on CUDA.
 DIFFERENT = {
@@ -43,6 +44,11 @@ DIFFERENT = {
     "tensor_split": "wants its second argument on the CPU",
     "to": "its samples name a device",
 }
+# What the wheel itself does otherwise on CUDA where an argument is not contiguous.
+NOT_BACKWARDS = {
+    "max.reduction_no_dim": "its gradient is made of other operators",
+    "min.reduction_no_dim": "its gradient is made of other operators",
+}
 REFUSED = {
     "histogram": "is the CPU's alone",
     "histogramdd": "is the CPU's alone",
@@ -52,11 +58,17 @@ REFUSED = {
 }
 
 
-def moved(arguments: Any, device: str) -> Any:
+def laid_backwards(value: Tensor) -> Tensor:
+    """The same elements, the first dimension's next to one another."""
+    return value if value.dim() < 2 else value.transpose(0, -1).contiguous().transpose(0, -1)
+
+
+def moved(arguments: Any, device: str, backwards: bool) -> Any:
     def move(value: Any) -> Any:
         if not isinstance(value, Tensor):
             return value
-        return value.detach().to(device, copy=True).requires_grad_(value.requires_grad)
+        plain = laid_backwards(value.detach()) if backwards else value.detach()
+        return plain.to(device, copy=True).requires_grad_(value.requires_grad)
 
     return tree_map(move, arguments)
 
@@ -65,10 +77,12 @@ def tensors(values: Any) -> list[Tensor]:
     return [value for value in tree_leaves(values) if isinstance(value, Tensor)]
 
 
-def run(operator: Any, sample: Any, device: str, page_out: Callable[[], object]) -> list[Tensor]:
-    """Its results, and the gradients of its arguments."""
+def run(
+    operator: Any, sample: Any, device: str, page_out: Callable[[], object], backwards: bool
+) -> list[tuple[Tensor, list[int]]]:
+    """Its results, and the gradients of its arguments: on the CPU, and the strides of dimensions that have any."""
     torch.manual_seed(0)
-    arguments = moved((sample.input, sample.args, sample.kwargs), device)
+    arguments = moved((sample.input, sample.args, sample.kwargs), device, backwards)
     if "device" in arguments[2]:
         arguments[2]["device"] = device
     page_out()
@@ -83,10 +97,19 @@ def run(operator: Any, sample: Any, device: str, page_out: Callable[[], object])
         found = torch.autograd.grad(differentiable, leaves, seeds, allow_unused=True)
         gradients = [gradient for gradient in found if gradient is not None]
     page_out()
-    return [tensor.detach().cpu() for tensor in (*outputs, *gradients)]
+    return [
+        (
+            tensor.detach().cpu(),
+            [stride for stride, size in zip(tensor.stride(), tensor.shape, strict=True) if size > 1],
+        )
+        for tensor in (*outputs, *gradients)
+    ]
 
 
-def equal(one: Tensor, other: Tensor) -> bool:
+def equal(results: tuple[tuple[Tensor, list[int]], tuple[Tensor, list[int]]]) -> bool:
+    (one, strides), (other, other_strides) = results
+    if one.numel() > 0 and strides != other_strides:
+        return False
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if one.dtype.is_floating_point or one.dtype.is_complex:
@@ -101,15 +124,19 @@ def compare(operator: Any, page_out: Callable[[], object]) -> int:
     count = 0
     torch.manual_seed(5)
     differentiable = operator.supports_autograd and dtype.is_floating_point
-    for sample in list(operator.sample_inputs("cpu", dtype, requires_grad=differentiable))[:SAMPLES]:
+    samples = list(operator.sample_inputs("cpu", dtype, requires_grad=differentiable))[:SAMPLES]
+    again = [] if operator.full_name in NOT_BACKWARDS else samples[:BACKWARDS]
+    for sample, backwards in [*((sample, False) for sample in samples), *((sample, True) for sample in again)]:
         try:
-            expected = run(operator, sample, "cpu", lambda: None)
+            expected = run(operator, sample, "cpu", lambda: None, backwards)
         except RuntimeError:
             continue  # not on the CPU
-        actual = run(operator, sample, "cuda", page_out)
+        actual = run(operator, sample, "cuda", page_out, backwards)
         assert len(actual) == len(expected)
-        wrong = [index for index, pair in enumerate(zip(actual, expected, strict=True)) if not equal(*pair)]
-        assert not wrong, f"{wrong} of {len(expected)} differ: {sample}"
+        pairs = list(zip(actual, expected, strict=True))
+        wrong = [index for index, pair in enumerate(pairs) if not equal(pair)]
+        strides = [(here[1], there[1]) for here, there in pairs]
+        assert not wrong, f"{wrong} differ; laid out backwards: {backwards}; strides {strides}; {sample}"
         count += 1
     return count
 

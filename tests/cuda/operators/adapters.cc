@@ -38,22 +38,6 @@ Tensors dropout_backward(const Stack& arguments) {
 
 // --- what cuDNN has
 
-Tensors batch_norm(const Stack& arguments) {
-  auto [output, mean, deviation] =
-      at::native_batch_norm(arguments[0].toTensor(), optional_tensor(arguments[1]), optional_tensor(arguments[2]),
-                            optional_tensor(arguments[3]), optional_tensor(arguments[4]), arguments[5].toBool(),
-                            arguments[6].toDouble(), arguments[7].toDouble());
-  return {output, mean, deviation, at::empty({0}, at::kByte)};
-}
-
-Tensors batch_norm_backward(const Stack& arguments) {
-  auto [input, weight, bias] = at::native_batch_norm_backward(
-      arguments[1].toTensor(), arguments[0].toTensor(), optional_tensor(arguments[2]), optional_tensor(arguments[3]),
-      optional_tensor(arguments[4]), optional_tensor(arguments[5]), optional_tensor(arguments[6]), /*train=*/true,
-      arguments[7].toDouble(), {true, true, true});
-  return {input, weight, bias};
-}
-
 Tensors grid_sampler(const Stack& arguments) {
   return {at::grid_sampler_2d(arguments[0].toTensor(), arguments[1].toTensor(), 0, 0, /*align_corners=*/true)};
 }
@@ -109,8 +93,6 @@ const Adapted* adapted(const std::string& name) {
   static const std::map<std::string, Adapted> all = {
       {"aten::native_dropout", {dropout, draw_dropout}},
       {"aten::native_dropout_backward", {dropout_backward, nullptr}},
-      {"aten::cudnn_batch_norm", {batch_norm, nullptr}},
-      {"aten::cudnn_batch_norm_backward", {batch_norm_backward, nullptr}},
       {"aten::cudnn_grid_sampler", {grid_sampler, nullptr}},
       {"aten::cudnn_grid_sampler_backward", {grid_sampler_backward, nullptr}},
       {"aten::_scaled_dot_product_efficient_attention", {attention, nullptr}},

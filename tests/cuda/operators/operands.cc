@@ -64,6 +64,13 @@ at::Tensor without_memory(const at::Tensor& tensor) {
   return result;
 }
 
+at::Tensor zeros_of(const at::Tensor& tensor) {
+  at::Tensor result =
+      at::empty_strided(tensor.sizes(), tensor.strides(), at::TensorOptions().dtype(tensor.scalar_type())).zero_();
+  keep_bits(tensor, result);
+  return result;
+}
+
 at::Tensor allocate_like(const at::Tensor& geometry, at::Device device) {
   return at::detail::empty_strided_cuda(geometry.sizes(), geometry.strides(), geometry.scalar_type(), device);
 }

@@ -33,6 +33,9 @@ Span span_of(const at::Tensor& tensor, bool written);
 // A tensor of this geometry without memory, for functions that compute the geometry of results.
 at::Tensor without_memory(const at::Tensor& tensor);
 
+// A CPU tensor of zeros that lies as this one.
+at::Tensor zeros_of(const at::Tensor& tensor);
+
 // New memory of the device by way of its allocator, as the wheel's own kernels ask for their results' memory: below
 // the dispatcher.
 at::Tensor allocate_like(const at::Tensor& geometry, at::Device device);

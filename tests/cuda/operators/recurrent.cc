@@ -1,6 +1,7 @@
 #include "recurrent.h"
 
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/native/RNN.h>
 
 #include <vector>
@@ -13,7 +14,7 @@ namespace {
 using Cell = at::Tensor (*)(const at::Tensor& input, const at::Tensor& state, const at::Tensor& weight,
                             const at::Tensor& bias);
 
-at::Tensor gru_cell(const at::Tensor& input, const at::Tensor& state, const at::Tensor& weight,
+at::Tensor gru_step(const at::Tensor& input, const at::Tensor& state, const at::Tensor& weight,
                     const at::Tensor& bias) {
   const std::vector<at::Tensor> of_input = input.unsafe_chunk(3, 1);
   std::vector<at::Tensor> of_state = at::linear(state, weight, bias).unsafe_chunk(3, 1);
@@ -80,13 +81,77 @@ void run(at::Tensor& output, at::Tensor& last, const at::Tensor& input, const at
   last = at::stack(ends, 0);
 }
 
+// Hidden state and cell after a step. `projection` may be undefined.
+void lstm_step(const at::Tensor& input, at::Tensor* hidden, at::Tensor* cell, const at::Tensor& weight,
+               const at::Tensor& bias, const at::Tensor& projection) {
+  const std::vector<at::Tensor> gates = at::linear(*hidden, weight, bias).add_(input).unsafe_chunk(4, 1);
+  const at::Tensor in = gates[0].sigmoid();
+  const at::Tensor keep = gates[1].sigmoid();
+  const at::Tensor fresh = gates[2].tanh();
+  const at::Tensor out = gates[3].sigmoid();
+  *cell = (keep * *cell).add_(in * fresh);
+  *hidden = out * cell->tanh();
+  if (projection.defined()) {
+    *hidden = at::matmul(*hidden, projection.t());
+  }
+}
+
+// In which types and shapes the CPU has no library's function for it.
+void run_lstm_by_steps(at::Tensor& output, at::Tensor& last_hidden, at::Tensor& last_cell, const at::Tensor& input,
+                       at::TensorList initial, at::TensorList parameters, bool biases, std::int64_t layers,
+                       double dropout, bool train, bool bidirectional, bool batch_first, bool projected) {
+  at::Tensor values = batch_first ? input.transpose(0, 1) : input;
+  const std::vector<at::Tensor> hiddens = initial[0].unbind(0);
+  const std::vector<at::Tensor> cells = initial[1].unbind(0);
+  const std::size_t each = (biases ? 4 : 2) + (projected ? 1 : 0);
+  const std::int64_t directions = bidirectional ? 2 : 1;
+  std::vector<at::Tensor> hidden_ends;
+  std::vector<at::Tensor> cell_ends;
+  for (std::int64_t layer = 0; layer < layers; ++layer) {
+    std::vector<at::Tensor> outputs;
+    for (std::int64_t direction = 0; direction < directions; ++direction) {
+      const auto index = static_cast<std::size_t>(layer * directions + direction);
+      const at::TensorList weights = parameters.slice(index * each, each);
+      const at::Tensor none;
+      const std::vector<at::Tensor> steps =
+          at::linear(values, weights[0], biases ? weights[2] : none).unbind(0);  // for all steps at once
+      std::vector<at::Tensor> made(steps.size());
+      at::Tensor hidden = hiddens[index];
+      at::Tensor cell = cells[index];
+      for (std::size_t step = 0; step < steps.size(); ++step) {
+        const std::size_t at = direction == 1 ? steps.size() - 1 - step : step;
+        lstm_step(steps[at], &hidden, &cell, weights[1], biases ? weights[3] : none,
+                  projected ? weights[each - 1] : none);
+        made[at] = hidden;
+      }
+      outputs.push_back(at::stack(made, 0));
+      hidden_ends.push_back(hidden);
+      cell_ends.push_back(cell);
+    }
+    values = bidirectional ? at::cat(outputs, outputs[0].dim() - 1) : outputs[0];
+    if (dropout != 0 && train && layer < layers - 1) {
+      values = at::dropout(values, dropout, train);
+    }
+  }
+  output = batch_first ? values.transpose(0, 1) : values;
+  last_hidden = at::stack(hidden_ends, 0);
+  last_cell = at::stack(cell_ends, 0);
+}
+
 void run_lstm(at::Tensor& output, at::Tensor& hidden, at::Tensor& cell, const at::Tensor& input, at::TensorList initial,
               at::TensorList parameters, bool biases, std::int64_t layers, double dropout, bool train,
               bool bidirectional, bool batch_first) {
-  TORCH_CHECK_NOT_IMPLEMENTED(input.scalar_type() == at::kFloat && initial[0].size(-1) == initial[1].size(-1),
-                              "simulated CUDA: an LSTM has no stand-in for other types than float32, or projections");
-  at::native::lstm_mkldnn_stub(at::kCPU, output, hidden, cell, input, initial, parameters, biases, layers, dropout,
-                               train, bidirectional, batch_first);
+  const at::ScalarType type = input.scalar_type();
+  TORCH_CHECK_NOT_IMPLEMENTED(type == at::kFloat || type == at::kDouble,
+                              "simulated CUDA: an LSTM has no stand-in for 16-bit floats");
+  const bool projected = initial[0].size(-1) != initial[1].size(-1);
+  if (type == at::kFloat && !projected) {
+    at::native::lstm_mkldnn_stub(at::kCPU, output, hidden, cell, input, initial, parameters, biases, layers, dropout,
+                                 train, bidirectional, batch_first);
+  } else {
+    run_lstm_by_steps(output, hidden, cell, input, initial, parameters, biases, layers, dropout, train, bidirectional,
+                      batch_first, projected);
+  }
 }
 
 void refuse() {
@@ -105,9 +170,24 @@ void refuse_packed(at::Tensor&, at::Tensor&, const at::Tensor&, const at::Tensor
 
 }  // namespace
 
+std::tuple<at::Tensor, at::Tensor> lstm_cell(const at::Tensor& input, at::TensorList state, const at::Tensor& of_input,
+                                             const at::Tensor& of_state, const std::optional<at::Tensor>& input_bias,
+                                             const std::optional<at::Tensor>& state_bias) {
+  at::Tensor hidden = state[0];
+  at::Tensor cell = state[1];
+  lstm_step(at::linear(input, of_input, input_bias), &hidden, &cell, of_state, state_bias.value_or(at::Tensor()), {});
+  return {hidden, cell};
+}
+
+at::Tensor gru_cell(const at::Tensor& input, const at::Tensor& state, const at::Tensor& of_input,
+                    const at::Tensor& of_state, const std::optional<at::Tensor>& input_bias,
+                    const std::optional<at::Tensor>& state_bias) {
+  return gru_step(at::linear(input, of_input, input_bias), state, of_state, state_bias.value_or(at::Tensor()));
+}
+
 void run_recurrent_networks_as_on_cpu() {
   at::native::lstm_cudnn_stub.set_cuda_dispatch_ptr(&run_lstm);
-  at::native::gru_cudnn_stub.set_cuda_dispatch_ptr(&run<gru_cell>);
+  at::native::gru_cudnn_stub.set_cuda_dispatch_ptr(&run<gru_step>);
   at::native::rnn_tanh_cudnn_stub.set_cuda_dispatch_ptr(&run<tanh_cell>);
   at::native::rnn_relu_cudnn_stub.set_cuda_dispatch_ptr(&run<relu_cell>);
   at::native::lstm_packed_cudnn_stub.set_cuda_dispatch_ptr(&refuse_lstm);

@@ -1,13 +1,16 @@
 // Which operators have a stand-in, which stay the wheel's own, and which are refused; done when the library is loaded.
 #include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/ops/copy_native.h>
 #include <c10/util/Exception.h>
 #include <torch/library.h>
 
 #include <memory>
+#include <optional>
 #include <set>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "adapters.h"
@@ -42,8 +45,9 @@ const std::set<std::string>& wheels_own() {
 
 // What the wheel makes of other operators, or of a library's, and the CPU by a kernel of its own.
 const std::vector<std::string>& also() {
-  static const std::vector<std::string> names = {"aten::convolution", "aten::convolution_backward",
-                                                 "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward"};
+  static const std::vector<std::string> names = {"aten::convolution",      "aten::convolution_backward",
+                                                 "aten::mkldnn_rnn_layer", "aten::mkldnn_rnn_layer_backward",
+                                                 "aten::pixel_shuffle",    "aten::pixel_unshuffle"};
   return names;
 }
 
@@ -100,6 +104,23 @@ at::Tensor flatten_weights(at::TensorList weights, std::int64_t /*stride*/, std:
   return whole;
 }
 
+// Without cuDNN, which has its arguments laid out alike first.
+std::tuple<at::Tensor, at::Tensor, at::Tensor, at::Tensor, std::int64_t> batch_norm(
+    const at::Tensor& input, const std::optional<at::Tensor>& weight, const std::optional<at::Tensor>& bias,
+    const std::optional<at::Tensor>& mean, const std::optional<at::Tensor>& variance, bool training, double momentum,
+    double eps, bool /*cudnn*/) {
+  const at::Tensor nothing = at::empty({0}, input.options().dtype(at::kByte));
+  if (input.numel() == 0) {
+    at::Tensor output = input.clone();
+    output = weight.has_value() && weight->defined() ? output * (*weight)[0] : output;
+    output = bias.has_value() && bias->defined() ? output + (*bias)[0] : output;
+    return {output, at::empty({0}, input.options()), at::empty({0}, input.options()), nothing, -1};
+  }
+  auto [output, used_mean, deviation] =
+      at::native_batch_norm(input, weight, bias, mean, variance, training, momentum, eps);
+  return {output, used_mean, deviation, nothing, 0};
+}
+
 // --- copies
 
 bool lies_alike(const at::Tensor& one, const at::Tensor& other) {
@@ -115,7 +136,7 @@ at::Tensor& copy(at::Tensor& self, const at::Tensor& source, bool non_blocking) 
   }
   if (self.device() == source.device()) {
     static const auto op = c10::Dispatcher::singleton().findSchemaOrThrow("aten::copy_", "");
-    static const StandIn stand_in(op);
+    static const StandIn& stand_in = *new StandIn(op);  // kernels refer to it
     Stack stack{self, source, non_blocking};
     stand_in(op, c10::DispatchKeySet(c10::DispatchKey::CUDA), &stack);
     return self;
@@ -176,6 +197,13 @@ Registered* register_all() {
     }
   }
   cuda.impl("aten::copy_", &copy);
+  // The wheel makes these of others, and not of the same on a device and on the CPU.
+  for (const c10::DispatchKey key : {c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA}) {
+    torch::Library& made = registered->library(key);
+    made.impl("aten::_batch_norm_impl_index", &batch_norm);
+    made.impl("aten::lstm_cell", &lstm_cell);
+    made.impl("aten::gru_cell", &gru_cell);
+  }
   for (const c10::DispatchKey key : {c10::DispatchKey::SparseCUDA, c10::DispatchKey::SparseCsrCUDA,
                                      c10::DispatchKey::QuantizedCUDA, c10::DispatchKey::NestedTensorCUDA}) {
     torch::Library& other = registered->library(key);

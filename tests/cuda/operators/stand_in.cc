@@ -176,6 +176,15 @@ const std::set<std::string>& fillers() {
   return names;
 }
 
+// What the CPU's kernels say of types that they were not made for; others fail for want of sensible values.
+void refuse_types(const std::string& name, const c10::Error& error) {
+  const std::string why = error.what_without_backtrace();
+  for (const char* sign : {"not implemented for", "nsupported dtype", "does not support", "only supports"}) {
+    TORCH_CHECK_NOT_IMPLEMENTED(why.find(sign) == std::string::npos, "simulated CUDA: ", name,
+                                " has no stand-in for these types: ", why);
+  }
+}
+
 // The CPU's results lie otherwise than the meta kernels say.
 const std::set<std::string>& unlike_meta() {
   static const std::set<std::string> names = {"aten::repeat_interleave.Tensor",  // its size is in the data
@@ -197,7 +206,8 @@ struct StandIn::Call {
   at::Device device;
 };
 
-StandIn::StandIn(const c10::OperatorHandle& op) : name_(c10::toString(op.operator_name())), adapted_(adapted(name_)) {
+StandIn::StandIn(const c10::OperatorHandle& op)
+    : name_(c10::toString(op.operator_name())), op_(op), adapted_(adapted(name_)) {
   const c10::FunctionSchema& schema = op.schema();
   for (const c10::Argument& argument : schema.arguments()) {
     const c10::AliasInfo* alias = argument.alias_info();
@@ -263,6 +273,9 @@ void StandIn::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*ke
     call.device.set_index(c10::cuda::current_device());
   }
   const c10::DeviceGuard guard(call.device);
+  TORCH_CHECK_NOT_IMPLEMENTED(
+      !(random_ || drawn_apart_) || c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
+      "simulated CUDA: ", name_, " has no stand-in in a graph: it would draw the same numbers in every replay");
   // Where there is no work to do, nothing is drawn.
   if (drawn_apart_ || (sim_works() == 0 && only_draws_) || !(random_ || depends_on_data(call))) {
     run_later(call, stack);
@@ -289,7 +302,11 @@ bool StandIn::depends_on_data(const Call& call) const {
 void StandIn::resize_outputs(const Call& call, const Stack& geometry) const {
   for (std::size_t index = 0; index < written_.size(); ++index) {
     if (call.op.schema().arguments()[index].is_out() && call.arguments[index].isTensor()) {
-      at::native::resize_output(call.arguments[index].toTensor(), geometry[index].toTensor().sizes());
+      const at::Tensor output = call.arguments[index].toTensor();
+      const at::Tensor wanted = geometry[index].toTensor();
+      if (at::native::resize_output(output, wanted.sizes())) {
+        output.unsafeGetTensorImpl()->set_sizes_and_strides(wanted.sizes(), wanted.strides());
+      }
     }
   }
 }
@@ -308,7 +325,76 @@ Geometry::Answer StandIn::compute_geometry(const Call& call) const {
       throw;
     }
   }
+  if (has_to_be_tried(call)) {
+    try_out(call, &answer);
+  }
   return answer;
+}
+
+bool StandIn::has_to_be_tried(const Call& call) const {
+  bool contiguous = true;
+  bool usual = true;
+  for (const c10::IValue& argument : call.arguments) {
+    visit(argument, [&](const at::Tensor& tensor) {
+      const at::ScalarType type = tensor.scalar_type();
+      contiguous &= tensor.is_contiguous();
+      usual &= type == at::kFloat || type == at::kDouble || type == at::kLong;
+    });
+  }
+  const bool lies_plainly = !(makes_new_ || has_outputs_) || (contiguous && call.op.hasTag(at::Tag::pointwise));
+  return sim_works() != 0 && !drawn_apart_ && !(usual && lies_plainly);
+}
+
+// The CPU's results, one after the other; undefined ones too.
+std::vector<at::Tensor> StandIn::run_on_cpu(const Stack& arguments) const {
+  if (adapted_ != nullptr) {
+    return adapted_->run(arguments);
+  }
+  Stack own = arguments;
+  op_.callBoxed(&own);
+  std::vector<at::Tensor> results;
+  for (const c10::IValue& result : own) {
+    flatten(result, &results);
+  }
+  return results;
+}
+
+// Lays results out as the CPU's kernel does.
+void StandIn::try_out(const Call& call, Geometry::Answer* answer) const {
+  Stack arguments;
+  for (const c10::IValue& argument : call.arguments) {
+    arguments.push_back(transform(argument, at::kCPU, [](const at::Tensor& tensor) {
+      return tensor.is_cuda() ? zeros_of(tensor) : copy_of(tensor);
+    }));
+  }
+  std::vector<at::Tensor> found;
+  try {
+    found = run_on_cpu(arguments);
+  } catch (const c10::Error& error) {
+    refuse_types(name_, error);
+    return;
+  } catch (const std::exception&) {
+    return;
+  }
+  const auto lay_out = [](c10::IValue* as_meta, const at::Tensor& as_cpu) {
+    if (as_meta->isTensor() && as_meta->toTensor().defined() && as_cpu.defined() &&
+        as_cpu.sizes() == as_meta->toTensor().sizes() && as_cpu.is_non_overlapping_and_dense()) {
+      *as_meta = at::detail::empty_strided_meta(as_cpu.sizes(), as_cpu.strides(), as_meta->toTensor().scalar_type());
+    }
+  };
+  std::size_t place = 0;
+  for (std::size_t index = 0; index < same_as_.size() && place < found.size(); ++index) {
+    c10::IValue& result = answer->results[index];
+    if (same_as_[index] < 0) {
+      lay_out(&result, found[place]);
+    }
+    place += result.isTensorList() ? result.toTensorVector().size() : 1;
+  }
+  for (std::size_t index = 0; index < arguments.size(); ++index) {
+    if (call.op.schema().arguments()[index].is_out() && arguments[index].isTensor()) {
+      lay_out(&answer->arguments[index], arguments[index].toTensor());
+    }
+  }
 }
 
 // What is enqueued is the CPU's kernel.
@@ -362,28 +448,13 @@ void StandIn::run_later(const Call& call, Stack* stack) const {
     kernel->flop = flop_of(name_, arguments, targets);
     kernel->peak = peak_of(name_, arguments);
   }
-  const c10::OperatorHandle op = call.op;
-  kernel->run = [op, arguments, targets, adapter = adapted_] {
-    std::vector<at::Tensor> results;
-    if (adapter != nullptr) {
-      results = adapter->run(arguments);
-    } else {
-      Stack own = arguments;
-      op.callBoxed(&own);
-      for (const c10::IValue& result : own) {
-        flatten(result, &results);
-      }
-    }
-    copy_results(results, targets);
-  };
+  // Stand-ins are never destroyed.
+  kernel->run = [this, arguments, targets] { copy_results(run_on_cpu(arguments), targets); };
   launch(std::move(kernel));
 }
 
 // The CPU's kernel runs at once; what is enqueued is the copy of its results.
 void StandIn::run_now(const Call& call, Stack* stack) const {
-  TORCH_CHECK_NOT_IMPLEMENTED(
-      !random_ || c10::cuda::currentStreamCaptureStatusMayInitCtx() == c10::cuda::CaptureStatus::None,
-      "simulated CUDA: ", name_, " has no stand-in in a graph: it would draw the same numbers in every replay");
   const auto stream = c10::cuda::getCurrentCUDAStream(call.device.index());
   if (!only_draws_) {
     C10_CUDA_CHECK(cudaStreamSynchronize(stream.stream()));
@@ -418,11 +489,16 @@ void StandIn::run_now(const Call& call, Stack* stack) const {
     for (std::size_t index = 0; index < own.size() && !only_draws_; ++index) {
       own[index].copy_(alias_of(targets[index]));
     }
-    if (adapted_ != nullptr) {
-      std::vector<at::Tensor> tensors = adapted_->run(arguments);
-      results.assign(tensors.begin(), tensors.end());
-    } else {
-      call.op.callBoxed(&results);
+    try {
+      if (adapted_ != nullptr) {
+        std::vector<at::Tensor> tensors = adapted_->run(arguments);
+        results.assign(tensors.begin(), tensors.end());
+      } else {
+        call.op.callBoxed(&results);
+      }
+    } catch (const c10::Error& error) {
+      refuse_types(name_, error);
+      throw;
     }
   };
   if (random_) {
@@ -450,8 +526,8 @@ void StandIn::run_now(const Call& call, Stack* stack) const {
       continue;
     }
     stack->push_back(transform(results[index], call.device, [&](const at::Tensor& tensor) {
-      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized(), "simulated CUDA: ", name_,
-                                  " has no stand-in where its result is not strided, or quantized");
+      TORCH_CHECK_NOT_IMPLEMENTED(tensor.layout() == at::kStrided && !tensor.is_quantized() && !tensor.is_nested(),
+                                  "simulated CUDA: ", name_, " has no stand-in where its result is not strided");
       own.push_back(tensor);
       targets.push_back(allocate_like(tensor, call.device));
       return targets.back();

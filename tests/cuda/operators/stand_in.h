@@ -1,6 +1,10 @@
 // A stand-in for an operator's CUDA kernel: results' geometry from the operator's meta kernel, their memory from the
 // device's allocator, and a host function of the current stream that runs the CPU kernel on the device's memory.
 //
+// Meta kernels lay some results out otherwise than the CPU's kernel, and what is computed from those has other bits;
+// and they take types that the CPU's kernel refuses. So the CPU's kernel is tried out first, on zeros, once for all
+// arguments that are alike.
+//
 // Where the geometry depends on data, or there is no meta kernel, the stream is waited for and the CPU kernel runs at
 // once; only the copy of its results is a host function then. Random numbers are drawn when the operator is called, in
 // the program's order.
@@ -32,10 +36,14 @@ class StandIn final : public c10::OperatorKernel {
   void run_later(const Call& call, torch::jit::Stack* stack) const;
   void run_now(const Call& call, torch::jit::Stack* stack) const;
   Geometry::Answer compute_geometry(const Call& call) const;
+  bool has_to_be_tried(const Call& call) const;
+  void try_out(const Call& call, Geometry::Answer* answer) const;
+  std::vector<at::Tensor> run_on_cpu(const torch::jit::Stack& arguments) const;
   bool depends_on_data(const Call& call) const;
   void resize_outputs(const Call& call, const torch::jit::Stack& results) const;
 
   std::string name_;
+  c10::OperatorHandle op_;
   const Adapted* adapted_;
   std::unique_ptr<Geometry> geometry_ = std::make_unique<Geometry>();
   std::vector<bool> written_;  // by argument

@@ -79,3 +79,68 @@ def check_train_with_checkpoints() -> None:
 
 def check_train_with_reentrant_checkpoints() -> None:
     trains(lambda device: train_with_checkpoints(device, use_reentrant=True))
+
+
+def check_train_laid_out_by_channels() -> None:
+    """What lies otherwise adds up otherwise, so results have to lie where the CPU's do."""
+
+    def program(device: str) -> Iterator[Tensor]:
+        torch.manual_seed(1)
+        with torch.device(device):
+            model = nn.Sequential(
+                nn.Conv2d(3, 24, 3, padding=1),
+                nn.Softplus(),
+                nn.Conv2d(24, 24, 3, padding=1, groups=24),
+                nn.Hardswish(),
+                nn.Conv2d(24, 96, 1),
+                nn.GELU(),
+                nn.Conv2d(96, 24, 1),
+                nn.BatchNorm2d(24),
+                nn.PixelShuffle(2),
+            ).to(memory_format=torch.channels_last)
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9, foreach=False)
+        for step in range(3):
+            torch.manual_seed(step)
+            with torch.device(device):
+                x = torch.randn(8, 3, 16, 16).contiguous(memory_format=torch.channels_last)
+                order = torch.randperm(8)
+            mixed = model(x)[order].permute(0, 2, 3, 1).reshape(-1, 6)
+            loss = mixed.square().mean() + mixed.softmax(1).flatten().cumsum(0).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            yield loss
+        yield from parameters_and_gradients(model)
+
+    trains(program)
+
+
+def check_train_cells() -> None:
+    """Recurrent networks step by step, projected, and in double precision."""
+
+    def program(device: str) -> Iterator[Tensor]:
+        for dtype in (torch.float32, torch.float64):
+            torch.manual_seed(1)
+            with torch.device(device):
+                lstm, gru = nn.LSTMCell(48, 64, dtype=dtype), nn.GRUCell(64, 64, bias=False, dtype=dtype)
+                layers = nn.LSTM(64, 64, 2, proj_size=32, bidirectional=True, batch_first=True, dtype=dtype)
+            model = nn.ModuleList([lstm, gru, layers])
+            optimizer = torch.optim.SGD(model.parameters(), lr=0.1, foreach=False)
+            for step in range(2 if dtype == torch.float32 else 1):
+                torch.manual_seed(step)
+                x = torch.randn(32, 3, 48, dtype=dtype, device=device)
+                hidden = cell = state = torch.zeros(32, 64, dtype=dtype, device=device)
+                states = []
+                for index in range(x.shape[1]):
+                    hidden, cell = lstm(x[:, index], (hidden, cell))
+                    state = gru(hidden, state)
+                    states.append(state)
+                output, (last, _) = layers(torch.stack(states, 1))
+                loss = output.square().mean() + last.sum()
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                yield loss
+            yield from parameters_and_gradients(model)
+
+    trains(program)
