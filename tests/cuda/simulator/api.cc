@@ -42,7 +42,7 @@ int api_copy_rows(Stream* stream, Address to, std::uint64_t to_pitch, Address fr
   const int device = stream->device->index;
   Cost cost;
   if (timed() != nullptr) {
-    cost = timed()->copy(memory().is_device(from), memory().is_device(to), width * rows);
+    cost = timed()->copy(memory().device_of(from), memory().device_of(to), width * rows);
   }
   const bool idle = !settings().work && width * rows > most_idle_bytes;
   Work work = [=] {

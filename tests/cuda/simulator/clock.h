@@ -51,7 +51,8 @@ class __attribute__((visibility("default"))) Clock {
   // The host waits.
   void wait_until(Nanoseconds moment, const char* function);
 
-  Cost copy(bool from_device, bool to_device, std::uint64_t bytes) const;
+  // Between devices, or one of them and host_device. From one device to another takes as long as out to the host.
+  Cost copy(int from, int to, std::uint64_t bytes) const;
   Cost fill(std::uint64_t bytes) const;
   // `peak`: the file's name for the speed, such as flops.float32.
   Cost kernel(const char* name, double flop, const std::string& peak, std::uint64_t bytes) const;

@@ -699,6 +699,12 @@ bool Memory::is_device(std::uint64_t address) const {
   return address >= space_start_ && address - space_start_ < settings().address_space - granule;
 }
 
+int Memory::device_of(std::uint64_t address) {
+  std::uint64_t start = 0;
+  Mapping found;
+  return mapping(address, &start, &found) ? found.physical->device : host_device;
+}
+
 bool Memory::mapping(std::uint64_t address, std::uint64_t* start, Mapping* found) {
   const std::lock_guard<std::recursive_mutex> guard(lock_);
   auto mapping = mappings_.upper_bound(address);

@@ -110,6 +110,9 @@ class __attribute__((visibility("default"))) Memory {
   // Whether the address lies where device addresses are, mapped or not.
   bool is_device(std::uint64_t address) const;
 
+  // Whose memory it leads to; host_device where it is the host's, or nothing is mapped.
+  int device_of(std::uint64_t address);
+
   // The mapping that holds the address.
   bool mapping(std::uint64_t address, std::uint64_t* start, Mapping* found);
   bool resolve(int device, std::uint64_t address, std::uint64_t bytes, int access, Pieces* pieces);

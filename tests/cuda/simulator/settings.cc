@@ -1,8 +1,12 @@
 #include "settings.h"
 
+#include <unistd.h>
+
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
+#include <cstring>
+#include <set>
 
 #include "calls.h"
 
@@ -45,6 +49,7 @@ Settings::Settings() {
                                         "seed",           "vmm",        "sample",        "host_vmm", "pinned_limit",
                                         "driver_version", "capability", "queue",         "fail",     "drop_waits",
                                         "early_events",   "lazy",       "patience",      "machine",  "work"};
+  std::set<std::string> known;
   for (const char* option : options) {
     std::string name = "SIM_CUDA_";
     for (const char* c = option; *c != '\0'; ++c) {
@@ -53,6 +58,14 @@ Settings::Settings() {
     const char* value = std::getenv(name.c_str());
     if (value != nullptr && !set(option, value, true)) {
       std::fprintf(stderr, "simulated CUDA: %s cannot be '%s'\n", name.c_str(), value);
+      std::abort();
+    }
+    known.insert(name);
+  }
+  for (char** variable = environ; *variable != nullptr; ++variable) {
+    const std::string name(*variable, std::strcspn(*variable, "="));
+    if (name.rfind("SIM_CUDA_", 0) == 0 && known.count(name) == 0) {
+      std::fprintf(stderr, "simulated CUDA: there is no option %s\n", name.c_str());
       std::abort();
     }
   }

@@ -199,6 +199,19 @@ def without_work_only_numbers_move() -> None:
     assert ctypes.string_at(host, 4 * KIB) == b"\7" * KIB + b"\0" * 3 * KIB
 
 
+def what_goes_to_another_device_goes_out() -> None:
+    device, on = device_memory(MIB), stream()
+    other = c_void_p()
+    call("cuDevicePrimaryCtxRetain", byref(other), c_int(1))
+    call("cuCtxSetCurrent", other)
+    there = device_memory(MIB)
+    call("cuCtxSetCurrent", context)
+    begin = now()
+    call("cuMemcpyDtoDAsync_v2", there, device, c_size_t(MIB), on)
+    call("cuStreamSynchronize", on)
+    passes(begin, 1_000 + 2 * MIB)
+
+
 def a_collective_of_several_ranks_is_refused() -> None:
     communicators = (c_void_p * 2)()
     assert ctypes.CDLL("libnccl.so.2").ncclCommInitAll(communicators, c_int(2), None) == 5  # invalid usage
