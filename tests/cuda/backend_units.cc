@@ -337,7 +337,8 @@ CASE(chunks_move_on_before_the_copy) {
 }
 
 CASE(a_refusal_keeps_memory_busy) {
-  // Memory that work still uses was about to become part of a range that is too large; its next owner waits for the work.
+  // Memory that work still uses was about to become part of a range that is too large; its next owner waits for the
+  // work.
   environment("SIM_CUDA_MODE", "threads");
   environment("SIM_CUDA_MEMORY", "67108864");
   Program program(2);
@@ -618,18 +619,14 @@ CASE(every_call_fails_once) {
       program.write(0, address, 36 * mib, nth);
       insist([&] { return backend.page_out(address, 36 * mib, slot, true, program.uses(0), &copy); });
       const Uses saved = copy;
-      insist([&] {
-        return backend.copy_in(address, 36 * mib, slot, Access::read_only, saved, &copy, &refused);
-      });
+      insist([&] { return backend.copy_in(address, 36 * mib, slot, Access::read_only, saved, &copy, &refused); });
       insist([&] { return backend.order(copy, program.ids[1]); });
       insist([&] { return backend.protect(address, 36 * mib, Access::read_write); });
       program.read(1, address, 36 * mib, nth);
       insist([&] { return backend.order(program.uses(1), program.ids[0]); });
       program.write(0, address, 36 * mib, 9);
       insist([&] { return backend.page_out(address, 36 * mib, slot, true, program.uses(0), &copy); });
-      insist([&] {
-        return backend.copy_in(address, 36 * mib, slot, Access::read_write, copy, &copy, &refused);
-      });
+      insist([&] { return backend.copy_in(address, 36 * mib, slot, Access::read_write, copy, &copy, &refused); });
       insist([&] { return backend.order(copy, program.ids[0]); });
       expect(&program, 0, address, 36 * mib, 9);
       insist([&] { return backend.unmap(address, 36 * mib, program.uses(0)); });
