@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
 from checks import RUNNER
-from predictions import machine, predict
+from predictions import machine, predict, timeline
 
 H200 = predict.Machine("h200")
 
@@ -60,6 +61,24 @@ def test_a_prediction_is_the_same_every_time(predictor: predict.Predictor) -> No
     one, other = (predictor.predict(H200, "convnet", "lms", f"lms:{limit}") for _ in range(2))
     assert one.moved["out"] > 0
     assert (one.seconds, one.moved, one.busy, one.events) == (other.seconds, other.moved, other.busy, other.events)
+
+
+def test_every_program_is_known() -> None:
+    text = (Path(predict.__file__).parent / "programs.py").read_text().partition("PROGRAMS: ")[2]
+    assert re.findall(r'^    "(\w+)": ', text, re.MULTILINE) == list(predict.PROGRAMS)
+
+
+@pytest.mark.parametrize("program", ["streams", "functions", "graph", "pipeline"])
+def test_a_program_is_predicted(program: str, predictor: predict.Predictor) -> None:
+    stock = predictor.predict(H200, program, "stock", "stock")
+    lms = predictor.predict(H200, program, "lms 2x", f"lms:{stock.peak // 2}")
+    assert lms.moved["out"] > 0 and lms.seconds >= lms.bound(H200, stock)
+    # A graph's memory stays. The streams of one GPU share its engine; two GPUs have one each.
+    assert lms.peak <= stock.peak * (0.95 if program == "graph" else 0.51)
+    devices = {event.device for event in lms.events if event.lane == "kernel"}
+    assert len(devices) == predict.GPUS.get(program, 1)
+    kernels = {lane for lane in timeline.parted(lms.events) if lane.startswith("kernels")}
+    assert len(kernels) >= {"streams": 4, "pipeline": 2}.get(program, 1)
 
 
 def test_training_in_virtual_time_computes_the_same(cuda_python: Path, train_environment: dict[str, str]) -> None:

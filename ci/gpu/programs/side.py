@@ -19,11 +19,11 @@ from gpt import Size, make
 _MIN_SIZE = 1 << 20  # bytes
 
 
-def enable(mode: str) -> bool:
+def enable(mode: str, device: str = "cuda") -> bool:
     """Enables LMS where the mode says so; whether it did."""
     managed = mode.startswith("lms:")
     if managed:
-        torch.lms.enable("cuda", limit=int(mode.partition(":")[2]) or None, min_size=_MIN_SIZE)
+        torch.lms.enable(device, limit=int(mode.partition(":")[2]) or None, min_size=_MIN_SIZE)
     return managed
 
 

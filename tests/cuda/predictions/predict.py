@@ -1,6 +1,7 @@
 """Predicts what training steps take on machines that are not at hand, and draws where the time goes.
 
-    python tests/cuda/predictions/predict.py --python PYTHON [--machine NAME]... [--model NAME]... [--out FOLDER]
+    python tests/cuda/predictions/predict.py --python PYTHON [--machine NAME]... [--model NAME | --programs]...
+        [--out FOLDER]
 
 PYTHON has a CUDA build of torch with LMS; the Python that runs this has lmsbuild. Each contender trains on the simulated
 CUDA, where nothing is computed and a virtual clock says when every kernel, copy and call would end (simulator/clock.h);
@@ -33,6 +34,13 @@ from predictions.tape import read as read_tape
 from simulator import build as simulator_build
 
 MODELS = ("transformer", "convnet", "lstm", "unet3d")  # of step_time.py
+PROGRAMS = (  # of programs.py
+    *("recomputed", "foreach", "fused", "scaled", "averaged", "in_backward", "streams", "loader", "packed", "penalty"),
+    *("functions", "graph", "pipeline"),
+)
+GPUS = {"pipeline": 2}  # 1 otherwise
+UNTAPED = ("graph", "pipeline")  # a tape has neither replays nor a second GPU
+UNHOOKED = ("functions",)  # torch.func allows no hooks for saved tensors
 FACTORS = (1.0, 1.5, 2.0, 4.0)
 COMPARED = (1.5, 2.0)  # with calls that cost nothing, and with the literature
 PEERS = ("save_on_cpu", "checkpoint")
@@ -79,7 +87,12 @@ class Predictor:
             file, table = Path(folder) / "machine.toml", Path(folder) / "timeline.csv"
             file.write_text(on.text_without(free))
             memory = str(int(on["memory.bytes"]))
-            environment = {**self._base, "SIM_CUDA_MACHINE": str(file), "SIM_CUDA_MEMORY": memory}
+            environment = {
+                **self._base,
+                "SIM_CUDA_DEVICES": str(GPUS.get(model, 1)),
+                "SIM_CUDA_MACHINE": str(file),
+                "SIM_CUDA_MEMORY": memory,
+            }
             words = [str(self._python), "-W", "ignore", str(HERE / "step_time.py"), model, mode, str(table)]
             words += [str(tape)] if tape is not None else []
             done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
@@ -99,20 +112,21 @@ class Predictor:
         )
 
     def compare(self, on: Machine, model: str) -> dict[str, Predicted]:
-        """By name. Policies that cannot train in so little memory are left out."""
+        """By name. Policies that cannot train in so little memory are left out, and what there is no tape of."""
         with TemporaryDirectory() as folder:
             file = Path(folder) / "tape"
             stock = self.predict(on, model, "stock", "stock", tape=file)
             with file.open() as lines:
-                tape = read_tape(lines)
+                tape = read_tape(lines) if model not in UNTAPED else None
         found = [stock]
         for factor in FACTORS:
             limit = 0 if factor == 1 else int(stock.peak / factor)
             found.append(self.predict(on, model, f"lms {factor:g}x", f"lms:{limit}"))
             if factor in COMPARED:
                 found.append(self.predict(on, model, f"lms {factor:g}x, free handles", f"lms:{limit}", free=HANDLES))
-                found += published(on, tape, limit, f"{factor:g}x")
-        found += [self.predict(on, model, peer, peer) for peer in PEERS]
+                found += published(on, tape, limit, f"{factor:g}x") if tape is not None else []
+        peers = {"save_on_cpu": model not in UNHOOKED, "checkpoint": model in MODELS}  # programs say what is recomputed
+        found += [self.predict(on, model, peer, peer) for peer in PEERS if peers[peer]]
         return {one.name: one for one in found}
 
 
@@ -171,6 +185,21 @@ def comparison(on: Machine, models: Mapping[str, dict[str, Predicted]]) -> str:
     return "\n".join(rows) + "\n"
 
 
+def overview(on: Machine, models: Mapping[str, dict[str, Predicted]]) -> str:
+    """LMS at every limit, and what no schedule undercuts, as multiples of the step without LMS."""
+    rows = [f"| {on.device} | GB | stock, ms | " + " | ".join(f"{factor:g}x" for factor in FACTORS) + " |"]
+    rows.append("| --- |" + " ---: |" * (2 + len(FACTORS)))
+    for model, found in models.items():
+        stock = found["stock"]
+        cells = [f"{stock.peak / 1e9:.1f}", f"{1e3 * stock.seconds:.0f}"]
+        for factor in FACTORS:
+            lms = found[f"lms {factor:g}x"]
+            past = "" if lms.peak <= stock.peak / factor * 1.01 or factor == 1 else f", {lms.peak / stock.peak:.0%}"
+            cells.append(f"{lms.seconds / stock.seconds:.2f} ({lms.bound(on, stock) / stock.seconds:.2f}{past})")
+        rows.append(f"| {model} | " + " | ".join(cells) + " |")
+    return "\n".join(rows) + "\n"
+
+
 def as_text(results: Mapping[Machine, Mapping[str, dict[str, Predicted]]]) -> str:
     """JSON with a contender on a line, by device and model."""
     devices = []
@@ -200,7 +229,7 @@ def predict(
                 drawn = [(one.name, one.events, one.seconds) for one in found.values() if one.name in DRAWN]
                 title = f"A training step, predicted: {model} on {on.device}"
                 timeline.draw(drawn, title, out / f"{on.name}-{model}.svg")
-        print(comparison(on, results[on]), flush=True)
+        print(overview(on, results[on]), comparison(on, results[on]), sep="\n", flush=True)
     return results
 
 
@@ -208,7 +237,8 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", type=Path, required=True)
     parser.add_argument("--machine", action="append", choices=machine.NAMES)
-    parser.add_argument("--model", action="append", choices=MODELS)
+    parser.add_argument("--model", action="append", choices=(*MODELS, *PROGRAMS), default=[])
+    parser.add_argument("--programs", action="store_true", help="all that are no models")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if arguments.out is not None:
@@ -217,7 +247,8 @@ def main() -> None:
     folder.mkdir(parents=True, exist_ok=True)
     environment = build.environment(arguments.python, simulator_build.libraries(folder), folder, os.environ)
     predictor = Predictor(arguments.python, environment)
-    results = predict(predictor, arguments.machine or machine.NAMES, arguments.model or MODELS, arguments.out)
+    models = [*arguments.model, *(PROGRAMS if arguments.programs else ())] or MODELS
+    results = predict(predictor, arguments.machine or machine.NAMES, models, arguments.out)
     if arguments.out is not None:
         (arguments.out / "predictions.json").write_text(as_text(results))
 

@@ -1,6 +1,6 @@
 """Trains a model on the simulated GPU in virtual time, and prints as JSON what a step takes there.
 
-Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: transformer, or one of WIDER. MODE: stock, lms:LIMIT (bytes; 0 is the
+Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: transformer, or one of WIDER or programs.PROGRAMS. MODE: stock, lms:LIMIT (bytes; 0 is the
 default limit, under which everything fits), save_on_cpu, checkpoint. TIMELINE: where the table of what happened in the
 measured steps goes. TAPE: where what the program does goes (operators/tape.h), without LMS.
 """
@@ -23,14 +23,14 @@ sys.path[:0] = [str(ROOT / "ci/gpu/programs"), str(ROOT / "tools/lmsbuild/progra
 import models
 import side
 from answer import answer
-from gpt import Size
+
+import programs
 
 WARM_UP = 6  # steps, as ci/gpu/throughput.py
 STEPS = 6
 STEPS_WITH_LMS = 24  # no two are alike
-# The transformer of ci/gpu/throughput.py; lmsbuild's others, so much wider, with the layers that checkpointing recomputes.
-GPT = Size(width=4096, layers=4, heads=32, length=2048, batch=8, vocabulary=16384)
-WIDER = {"convnet": (32.0, "_Residual"), "lstm": (16.0, "LSTM"), "unet3d": (48.0, "_Volume")}
+# lmsbuild's models, so much wider, with the layers that checkpointing recomputes.
+WIDER = {"convnet": (programs.CONVNET, "_Residual"), "lstm": (16.0, "LSTM"), "unet3d": (48.0, "_Volume")}
 
 
 def recompute(model: torch.nn.Module, layer: str) -> None:
@@ -42,17 +42,22 @@ def recompute(model: torch.nn.Module, layer: str) -> None:
 def step_of(model: str, mode: str) -> Callable[[], object]:
     """Builds the model on the device; one call is one training step."""
     if model == "transformer":
-        return side.Side(mode, GPT).step
-    scale, layer = WIDER[model]
-    side.enable(mode)
-    with torch.device("cuda"):
-        trainer = models.make(model, scale=scale)
-    if mode == "checkpoint":
-        recompute(trainer.model, layer)
+        return side.Side(mode, programs.SIZE).step
+    for device in range(torch.cuda.device_count()):
+        side.enable(mode, f"cuda:{device}")
+    if model in programs.PROGRAMS:
+        take = programs.PROGRAMS[model]()
+    else:
+        scale, layer = WIDER[model]
+        with torch.device("cuda"):
+            trainer = models.make(model, scale=scale)
+        if mode == "checkpoint":
+            recompute(trainer.model, layer)
+        take = trainer.step
 
     def step() -> None:
         with side.saving(mode):
-            trainer.step()
+            take()
 
     return step
 
@@ -61,13 +66,15 @@ def main(model: str, mode: str, timeline: str, tape: str | None = None) -> None:
     simulator = ctypes.CDLL("libcuda.so.1")
     simulator.sim_now.restype = ctypes.c_uint64
     torch.cuda.init()  # the allocators that a tape is taken of
+    devices = range(torch.cuda.device_count())
     operators = ctypes.CDLL(os.environ["LMS_TEST_OPERATORS"])
     assert tape is None or operators.operators_tape(tape.encode()) == 0
     step = step_of(model, mode)
     moments: list[int] = []
     last = WARM_UP + (STEPS_WITH_LMS if mode.startswith("lms:") else STEPS)
     for number in range(last + 1):
-        torch.cuda.synchronize()
+        for device in devices:
+            torch.cuda.synchronize(device)
         if number == WARM_UP:
             assert simulator.sim_write_timeline(b"/dev/null") == 0  # forgets the warm-up
         if number >= WARM_UP:
@@ -77,7 +84,7 @@ def main(model: str, mode: str, timeline: str, tape: str | None = None) -> None:
             operators.operators_step()
     assert tape is None or operators.operators_tape(None) == 0
     assert simulator.sim_write_timeline(timeline.encode()) == 0
-    answer({"moments_ns": moments, "peak_bytes": torch.cuda.max_memory_allocated()})
+    answer({"moments_ns": moments, "peak_bytes": max(torch.cuda.max_memory_allocated(device) for device in devices)})
 
 
 if __name__ == "__main__":
