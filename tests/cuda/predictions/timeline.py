@@ -109,6 +109,7 @@ def draw(rows: Sequence[tuple[str, list[Event], float]], title: str, path: Path)
             spans = merged(((event.start, event.end) for event in events if event.end > event.start), finest)
             bars = [(1e3 * start, 1e3 * (end - start)) for start, end in spans]
             axis.broken_barh(bars, (place - 0.4, 0.8), facecolors=colours[events[0].lane] if events else None)
+        axis.set_ylim(-0.6, len(row) - 0.4)
         axis.set_yticks(range(len(row)), list(reversed(row)), fontsize=7)
         axis.set_title(f"{name}: {1e3 * seconds:.0f} ms on average", fontsize=9, loc="left")
     axes[-1, 0].set_xlabel("ms of virtual time")
