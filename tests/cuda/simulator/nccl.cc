@@ -112,16 +112,18 @@ std::string& last_error() {
   return text;
 }
 
-int refuse(const char* what) {
-  last_error() = std::string("simulated NCCL: ") + what + " has no stand-in";
+int fail(int code, const std::string& why) {
+  last_error() = "simulated NCCL: " + why;
   std::fprintf(stderr, "%s\n", last_error().c_str());
-  return invalid_usage;
+  return code;
 }
+
+int refuse(const char* what) { return fail(invalid_usage, std::string(what) + " has no stand-in"); }
 
 // In virtual time an operation runs when it is enqueued, so a rank would wait for one that comes later.
 bool can_meet(int ranks) {
   if (sim::settings().timed && ranks > 1) {
-    std::fprintf(stderr, "simulated NCCL: there is no communicator of %d ranks in the mode timed\n", ranks);
+    fail(invalid_usage, "there is no communicator of " + std::to_string(ranks) + " ranks in the mode timed");
     return false;
   }
   return true;
@@ -459,8 +461,11 @@ int run_group(const std::vector<Call>& calls) {
   for (const auto& [clique, rounds] : together) {
     for (const std::vector<Call>& round : rounds) {
       if (round.size() != static_cast<std::size_t>(clique->ranks)) {
-        std::fprintf(stderr, "simulated NCCL: %zu of %d ranks take part in a group\n", round.size(), clique->ranks);
-        return invalid_usage;
+        return fail(invalid_usage, std::to_string(round.size()) + " of " + std::to_string(clique->ranks) +
+                                       " ranks take part in a group");
+      }
+      if (std::any_of(round.begin(), round.end(), [&](const Call& call) { return call.count != round[0].count; })) {
+        return fail(invalid_argument, "the ranks of a collective do not give it as much");
       }
       if (const int code = enqueue_together(round)) {
         return code;
@@ -553,7 +558,7 @@ NCCL ncclCommInitRank(Communicator** communicator, int ranks, UniqueId id, int r
   *communicator = make(std::move(clique), rank, device);
   const bool all_are_here = meet(*communicator);
   shm_unlink(id.name);  // by each; the memory goes with the last process
-  return all_are_here ? success : system_error;
+  return all_are_here ? success : fail(system_error, "the other ranks of a communicator did not come");
 }
 
 NCCL ncclCommInitRankConfig(Communicator** communicator, int ranks, UniqueId id, int rank, void* /*config*/) {
