@@ -14,7 +14,7 @@ from predictions import timeline
 from simulator import build as simulator_build
 
 PROGRAM = Path(__file__).parent / "timed_programs" / "clock.py"
-CASES = re.findall(r"^def ((?:a|copies|threads|what|without)_\w+)\(", PROGRAM.read_text(), re.MULTILINE)
+CASES = re.findall(r"^def ((?:a|collectives|copies|threads|what|without)_\w+)\(", PROGRAM.read_text(), re.MULTILINE)
 MACHINE = """\
 memory.bandwidth = 1e9
 link.in = 1e9  # a comment

@@ -36,10 +36,10 @@ from simulator import build as simulator_build
 MODELS = ("transformer", "convnet", "lstm", "unet3d")  # of step_time.py
 PROGRAMS = (  # of programs.py
     *("recomputed", "foreach", "fused", "scaled", "averaged", "in_backward", "streams", "loader", "packed", "penalty"),
-    *("functions", "graph", "pipeline"),
+    *("functions", "graph", "pipeline", "data_parallel"),
 )
-GPUS = {"pipeline": 2}  # 1 otherwise
-UNTAPED = ("graph", "pipeline")  # a tape has neither replays nor a second GPU
+GPUS = {"pipeline": 2, "data_parallel": 2}  # 1 otherwise
+UNTAPED = ("graph", *GPUS)  # a tape has neither replays nor a second GPU
 UNHOOKED = ("functions",)  # torch.func allows no hooks for saved tensors
 FACTORS = (1.0, 1.5, 2.0, 4.0)
 COMPARED = (1.5, 2.0)  # with calls that cost nothing, and with the literature

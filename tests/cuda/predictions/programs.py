@@ -1,7 +1,7 @@
 """Training programs of the kinds that tests/cuda/train_programs trains to the bit, at sizes that keep a GPU busy.
 
 Each function builds what it trains on the GPU; what it returns takes one step. For step_time.py, where nothing is
-computed: a step must not depend on values. All but `pipeline` use one GPU.
+computed: a step must not depend on values. The last two use two GPUs.
 """
 
 from __future__ import annotations
@@ -253,6 +253,21 @@ def pipeline() -> Step:
     return step
 
 
+def data_parallel() -> Step:
+    """Half of the batch on each GPU."""
+    model, optimizer, tokens = gpt.make(SIZE)
+    both = nn.DataParallel(model, [0, 1])
+
+    def step() -> None:
+        optimizer.zero_grad()
+        with BFLOAT16():
+            loss = both(tokens).mean()
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
 PROGRAMS: dict[str, Callable[[], Step]] = {
     "recomputed": partial(transformer, recompute=True),
     "foreach": partial(transformer, foreach=True),
@@ -267,4 +282,5 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "functions": functions,
     "graph": graph,
     "pipeline": pipeline,
+    "data_parallel": data_parallel,
 }

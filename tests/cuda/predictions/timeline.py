@@ -61,7 +61,12 @@ def busy_seconds(events: Iterable[Event]) -> dict[str, float]:
 
 
 def moved_bytes(events: Iterable[Event], lane: str) -> int:
-    return sum(event.nbytes for event in events if event.lane == lane)
+    """By the link of the device that moves most."""
+    found = {0: 0}
+    for event in events:
+        if event.lane == lane:
+            found[event.device] = found.get(event.device, 0) + event.nbytes
+    return max(found.values())
 
 
 def merged(spans: Iterable[tuple[float, float]], gap: float) -> list[tuple[float, float]]:

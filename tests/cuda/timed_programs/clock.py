@@ -212,9 +212,34 @@ def what_goes_to_another_device_goes_out() -> None:
     passes(begin, 1_000 + 2 * MIB)
 
 
-def a_collective_of_several_ranks_is_refused() -> None:
-    communicators = (c_void_p * 2)()
-    assert ctypes.CDLL("libnccl.so.2").ncclCommInitAll(communicators, c_int(2), None) == 5  # invalid usage
+def collectives_go_by_the_link() -> None:
+    nccl, communicators = ctypes.CDLL("libnccl.so.2"), (c_void_p * 2)()
+    assert nccl.ncclCommInitAll(communicators, c_int(2), None) == 0
+    contexts, parts, streams = [context, c_void_p()], [], []
+    call("cuDevicePrimaryCtxRetain", byref(contexts[1]), c_int(1))
+    for each in contexts:
+        call("cuCtxSetCurrent", each)
+        parts.append(device_memory(MIB))
+        streams.append(stream())
+    begin = now()
+    assert nccl.ncclGroupStart() == 0
+    for part, communicator, on in zip(parts, communicators, streams, strict=True):
+        words = (part, part, c_size_t(MIB // 4), c_int(7), c_int(0), c_void_p(communicator), on)  # floats, to be added
+        assert nccl.ncclAllReduce(*words) == 0
+    assert nccl.ncclGroupEnd() == 0
+    call("cuStreamSynchronize", streams[1])
+    passes(begin, 1_000 + 2 * MIB)  # half of it to each, and the sums back
+
+
+def a_collective_of_processes_is_refused() -> None:
+    class UniqueId(ctypes.Structure):
+        _fields_ = (("name", ctypes.c_char * 128),)
+
+    nccl = ctypes.CDLL("libnccl.so.2")
+    nccl.ncclCommInitRank.argtypes = [c_void_p, c_int, UniqueId, c_int]
+    nccl.ncclGetLastError.restype = ctypes.c_char_p
+    assert nccl.ncclCommInitRank(byref(c_void_p()), 2, UniqueId(b"/none"), 0) == 5  # invalid usage
+    assert b"no virtual time in common" in nccl.ncclGetLastError(None)
 
 
 def in_threads(*functions: Callable[[], None]) -> list[int]:
