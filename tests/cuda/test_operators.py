@@ -81,7 +81,15 @@ def test_what_has_no_stand_in_is_named(cuda_python: Path, on_simulated_gpu: dict
     [
         ("torch.quantize_per_tensor(torch.ones(3, device='cuda'), 0.1, 0, torch.quint8)", "aten::quantize_per_tensor"),
         ("torch.nn.LSTM(4, 6).half().cuda()(torch.ones(2, 1, 4).half().cuda())", "an LSTM has no stand-in"),
-        ("torch.nn.LSTM(4, 6, proj_size=3).cuda()(torch.ones(2, 1, 4).cuda())", "an LSTM has no stand-in"),
+        ("torch.nn.functional.avg_pool3d(torch.ones(1, 1, 2, 2, 2).half().cuda(), 2)", "no stand-in for these types"),
+        (
+            "with torch.cuda.graph(torch.cuda.CUDAGraph()):\n  torch.nn.functional.dropout(torch.ones(4, device='cuda'))",
+            "aten::native_dropout has no stand-in in a graph",
+        ),
+        (
+            "torch._nested_tensor_from_mask(torch.ones(1, 2, 3).cuda(), torch.ones(1, 2, dtype=torch.bool).cuda())",
+            "has no stand-in where its result is not strided",
+        ),
     ],
 )
 def test_what_is_refused(program: str, what: str, cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:

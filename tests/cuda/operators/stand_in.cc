@@ -334,15 +334,17 @@ Geometry::Answer StandIn::compute_geometry(const Call& call) const {
 bool StandIn::has_to_be_tried(const Call& call) const {
   bool contiguous = true;
   bool usual = true;
+  bool pivots = false;  // LAPACK's count from one, and it does not look whether they do
   for (const c10::IValue& argument : call.arguments) {
     visit(argument, [&](const at::Tensor& tensor) {
       const at::ScalarType type = tensor.scalar_type();
       contiguous &= tensor.is_contiguous();
       usual &= type == at::kFloat || type == at::kDouble || type == at::kLong;
+      pivots |= type == at::kInt;
     });
   }
   const bool lies_plainly = !(makes_new_ || has_outputs_) || (contiguous && call.op.hasTag(at::Tag::pointwise));
-  return sim_works() != 0 && !drawn_apart_ && !(usual && lies_plainly);
+  return sim_works() != 0 && !drawn_apart_ && !pivots && !(usual && lies_plainly);
 }
 
 // The CPU's results, one after the other; undefined ones too.

@@ -14,6 +14,7 @@
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cmath>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
@@ -161,6 +162,39 @@ class Bfloat16 {
   std::uint16_t upper_;
 };
 
+// IEEE 754's binary16; not every compiler has it. Rounded as the other.
+class Float16 {
+ public:
+  explicit Float16(float value) {
+    std::uint32_t bits = 0;
+    std::memcpy(&bits, &value, sizeof bits);
+    const std::uint32_t size = bits & 0x7fffffff;
+    std::uint32_t rounded = 0;
+    if (size >= 0x47800000) {  // too large, or no number
+      rounded = size > 0x7f800000 ? 0x7e00 : 0x7c00;
+    } else if (size < 0x38800000) {  // subnormal: whole multiples of 2^-24
+      rounded = static_cast<std::uint32_t>(std::nearbyint(std::ldexp(std::fabs(value), 24)));
+    } else {  // another bias, and 13 bits fewer
+      rounded = (size - 0x38000000 + 0xfff + (size >> 13 & 1)) >> 13;
+    }
+    bits_ = static_cast<std::uint16_t>((bits >> 16 & 0x8000) | rounded);
+  }
+  operator float() const {  // NOLINT(google-explicit-constructor): is one
+    const int exponent = bits_ >> 10 & 31;
+    const int fraction = bits_ & 1023;
+    float size = std::ldexp(static_cast<float>(fraction), -24);
+    if (exponent == 31) {
+      size = fraction != 0 ? NAN : INFINITY;
+    } else if (exponent != 0) {
+      size = std::ldexp(static_cast<float>(1024 + fraction), exponent - 25);
+    }
+    return (bits_ & 0x8000) != 0 ? -size : size;
+  }
+
+ private:
+  std::uint16_t bits_;
+};
+
 template <typename Value>
 void combine_as(void* into, const void* other, std::uint64_t count, int reduction) {
   auto* const to = static_cast<Value*>(into);
@@ -197,7 +231,7 @@ void combine(void* into, const void* other, std::uint64_t count, int type, int r
     case uint64:
       return combine_as<std::uint64_t>(into, other, count, reduction);
     case float16:
-      return combine_as<_Float16>(into, other, count, reduction);
+      return combine_as<Float16>(into, other, count, reduction);
     case bfloat16:
       return combine_as<Bfloat16>(into, other, count, reduction);
     case float32:
@@ -218,7 +252,7 @@ void scale(void* values, std::uint64_t count, int type, double factor) {
   };
   switch (type) {
     case float16:
-      return as(static_cast<_Float16*>(values));
+      return as(static_cast<Float16*>(values));
     case bfloat16:
       return as(static_cast<Bfloat16*>(values));
     case float32:
