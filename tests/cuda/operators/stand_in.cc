@@ -201,7 +201,6 @@ const std::set<std::string>& with_workspace() {
 }  // namespace
 
 struct StandIn::Call {
-  const c10::OperatorHandle& op;
   std::vector<c10::IValue> arguments;
   at::Device device;
 };
@@ -240,9 +239,9 @@ StandIn::StandIn(const c10::OperatorHandle& op)
   only_draws_ = fillers().count(name_) != 0;
 }
 
-void StandIn::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) const {
+void StandIn::operator()(const c10::OperatorHandle& /*op*/, c10::DispatchKeySet /*keys*/, Stack* stack) const {
   const std::size_t count_of = written_.size();
-  Call call{op, {stack->end() - static_cast<std::ptrdiff_t>(count_of), stack->end()}, at::kCPU};
+  Call call{{stack->end() - static_cast<std::ptrdiff_t>(count_of), stack->end()}, at::kCPU};
   torch::jit::drop(*stack, count_of);
   std::optional<at::Tensor> host;
   for (const c10::IValue& argument : call.arguments) {
@@ -285,7 +284,7 @@ void StandIn::operator()(const c10::OperatorHandle& op, c10::DispatchKeySet /*ke
 }
 
 bool StandIn::depends_on_data(const Call& call) const {
-  if (returns_data_ || (!has_meta_ && (makes_new_ || has_outputs_)) || call.op.hasTag(at::Tag::data_dependent_output)) {
+  if (returns_data_ || (!has_meta_ && (makes_new_ || has_outputs_)) || op_.hasTag(at::Tag::data_dependent_output)) {
     return true;
   }
   if (name_ == "aten::index.Tensor" || name_ == "aten::index.Tensor_out") {
@@ -301,7 +300,7 @@ bool StandIn::depends_on_data(const Call& call) const {
 
 void StandIn::resize_outputs(const Call& call, const Stack& geometry) const {
   for (std::size_t index = 0; index < written_.size(); ++index) {
-    if (call.op.schema().arguments()[index].is_out() && call.arguments[index].isTensor()) {
+    if (op_.schema().arguments()[index].is_out() && call.arguments[index].isTensor()) {
       const at::Tensor output = call.arguments[index].toTensor();
       const at::Tensor wanted = geometry[index].toTensor();
       if (at::native::resize_output(output, wanted.sizes())) {
@@ -319,7 +318,7 @@ Geometry::Answer StandIn::compute_geometry(const Call& call) const {
   }
   answer.results = answer.arguments;
   try {
-    call.op.callBoxed(&answer.results);
+    op_.callBoxed(&answer.results);
   } catch (const c10::NotImplementedError&) {
     if (makes_new_ || has_outputs_) {
       throw;
@@ -343,7 +342,7 @@ bool StandIn::has_to_be_tried(const Call& call) const {
       pivots |= type == at::kInt;
     });
   }
-  const bool lies_plainly = !(makes_new_ || has_outputs_) || (contiguous && call.op.hasTag(at::Tag::pointwise));
+  const bool lies_plainly = !(makes_new_ || has_outputs_) || (contiguous && op_.hasTag(at::Tag::pointwise));
   return sim_works() != 0 && !drawn_apart_ && !pivots && !(usual && lies_plainly);
 }
 
@@ -393,7 +392,7 @@ void StandIn::try_out(const Call& call, Geometry::Answer* answer) const {
     place += result.isTensorList() ? result.toTensorVector().size() : 1;
   }
   for (std::size_t index = 0; index < arguments.size(); ++index) {
-    if (call.op.schema().arguments()[index].is_out() && arguments[index].isTensor()) {
+    if (op_.schema().arguments()[index].is_out() && arguments[index].isTensor()) {
       lay_out(&answer->arguments[index], arguments[index].toTensor());
     }
   }
@@ -496,7 +495,7 @@ void StandIn::run_now(const Call& call, Stack* stack) const {
         std::vector<at::Tensor> tensors = adapted_->run(arguments);
         results.assign(tensors.begin(), tensors.end());
       } else {
-        call.op.callBoxed(&results);
+        op_.callBoxed(&results);
       }
     } catch (const c10::Error& error) {
       refuse_types(name_, error);
