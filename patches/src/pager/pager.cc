@@ -1215,8 +1215,7 @@ void Pager::work() {
   while (!stopping_) {
     drain_events();
     const BlockId wanted = unlimited_ ? no_block : policy_->prefetch(*this);
-    if (wanted != no_block && state(wanted).away &&
-        page_in(&lock, blocks_.at(wanted), false, Reach::cached).ok()) {
+    if (wanted != no_block && state(wanted).away && page_in(&lock, blocks_.at(wanted), false, Reach::cached).ok()) {
       continue;
     }
     const BlockId unwanted = unlimited_ ? no_block : policy_->early_victim(*this);
