@@ -84,7 +84,7 @@ def test_package(package: Path, installed: Path, tmp_path: Path) -> None:
     assert audit.check(tmp_path / "channel", RECIPES) == 1
 
 
-def test_training(debian: Path, installed: Path, tmp_path: Path) -> None:
+def test_losses_are_the_same_in_less_memory(debian: Path, installed: Path, tmp_path: Path) -> None:
     """The same losses to the bit, in a third of the memory."""
     for path, data in series.new_files(
         paths.patches_folder(), catalogue.find_tag(paths.patches_folder(), debian_torch.TAG, "pytorch")

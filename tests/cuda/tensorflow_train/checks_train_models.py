@@ -10,13 +10,14 @@ from train_support import Results, models, same_as_on_cpu
 
 keras_models = models()
 STEPS = 2
+SCALE = 0.5
 
 
 class Model:
     """A model of keras_models.py, which can begin anew."""
 
     def __init__(self, name: str) -> None:
-        trainer = keras_models.make(name)
+        trainer = keras_models.make(name, scale=SCALE)
         self.model, self.optimizer = trainer.model, trainer.model.optimizer
         self.batch = tf.constant(trainer.inputs), tf.constant(trainer.labels)
         self.loss = tf.keras.losses.SparseCategoricalCrossentropy(from_logits=True)

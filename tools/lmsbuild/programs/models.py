@@ -77,7 +77,7 @@ class _Flatten(nn.Module):
 
 
 def _convnet(scale: float) -> Trainer:
-    width = max(8, int(16 * scale))
+    width = max(4, int(16 * scale))
     model = nn.Sequential(
         nn.Conv2d(3, width, 3, padding=1),
         *(_Residual(width) for _ in range(9)),
