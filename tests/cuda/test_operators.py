@@ -141,6 +141,23 @@ def test_a_kernel_that_gives_up(cuda_python: Path, on_simulated_gpu: dict[str, s
     assert "the kernel of aten::index.Tensor gave up: index 5 is out of bounds for dimension 0 with size 3" in said
 
 
+def test_a_schedule_that_is_stuck(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    """The stream waits for the program, which waits for the stream."""
+    program = """
+import ctypes, os, threading, torch
+stream, other = torch.cuda.Stream(), torch.cuda.Stream()
+function = ctypes.CFUNCTYPE(None, ctypes.c_void_p)(lambda _: threading.Event().wait(4) or os._exit(1))
+assert ctypes.CDLL("libcudart.so.12").cudaLaunchHostFunc(ctypes.c_void_p(stream.cuda_stream), function, None) == 0
+other.wait_stream(stream)
+with torch.cuda.stream(other):
+    torch.ones(3, device="cuda")
+torch.cuda.synchronize()
+"""
+    said = refused(cuda_python, {**on_simulated_gpu, "SIM_CUDA_PATIENCE": "2", "SIM_CUDA_LAZY": "1"}, program)
+    assert "an operation has run for 2 s" in said and "of device 0: 1 queued, one runs" in said
+    assert "the next waits for an event of stream" in said
+
+
 def test_more_memory_than_the_card_has(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
     said = refused(cuda_python, on_simulated_gpu, "torch.zeros(1 << 40, device='cuda')")
     assert "OutOfMemoryError: CUDA out of memory. Tried to allocate 4096.00 GiB" in said

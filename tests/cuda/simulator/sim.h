@@ -53,7 +53,8 @@
 //  queue            operations that may be queued in deterministic mode before some must run (400)
 //  lazy             1: in deterministic mode, only what somebody waits for runs, and what that needs (0)
 //  patience         seconds that a wait may last while nothing else happens; then the streams' queues are reported, and
-//                   the device is lost with CUDA_ERROR_UNKNOWN (100)
+//                   the device is lost with CUDA_ERROR_UNKNOWN; and that an operation may run before the queues are
+//                   reported, but in the mode timed (100)
 //  fail             NAME:NTH:CODE[,...], as sim_fail. Environment only.
 //
 // Thread-safety: all functions may be called from any thread at any time.

@@ -83,6 +83,9 @@ int Machine::initialize() {
       device->streams.push_back(device->legacy);
     }
     pthread_atfork(before_fork, after_fork_parent, after_fork_child);
+    if (timed() == nullptr) {
+      std::thread([this] { watch(); }).detach();
+    }
     initialized_ = true;
   }
   return success;
@@ -204,6 +207,7 @@ void Machine::run_one(std::unique_lock<std::mutex>& guard, Stream* stream) {
     stream->running = false;
   }
   ++stream->completed;
+  ++total_completed_;
   if (operation.record != nullptr) {
     operation.record->at_ms = now_ms();
     operation.record->done = true;
@@ -298,6 +302,24 @@ void Machine::wait_patiently(std::unique_lock<std::mutex>& guard, Device* device
     report_locked();
     if (device->error == success) {
       device->error = unknown_error;
+    }
+  }
+}
+
+// Reports an operation that does not come to its end: who runs it cannot, and who waits may be the one that runs it.
+void Machine::watch() {
+  std::uint64_t seen = 0;
+  std::uint64_t seconds = 0;
+  while (true) {
+    std::this_thread::sleep_for(std::chrono::seconds(1));
+    const std::lock_guard<std::mutex> guard(lock);
+    const bool runs = std::any_of(streams_.begin(), streams_.end(), [](const auto& stream) { return stream->running; });
+    seconds = runs && total_completed_ == seen ? seconds + 1 : 0;
+    seen = total_completed_;
+    if (seconds == settings().patience) {
+      std::fprintf(stderr, "simulated CUDA: an operation has run for %llu s\n",
+                   static_cast<unsigned long long>(seconds));
+      report_locked();
     }
   }
 }

@@ -173,6 +173,7 @@ class SIM_PUBLIC Machine {
   friend SIM_PUBLIC Machine& machine();
   Machine() = default;
 
+  void watch();
   void report_locked() const;
   int enqueue_locked(std::unique_lock<std::mutex>& guard, Stream* stream, Operation operation);
   int run_timed(std::unique_lock<std::mutex>& guard, Stream* stream, Operation* operation);
@@ -205,6 +206,7 @@ class SIM_PUBLIC Machine {
   std::vector<Stream*> active_;  // with something queued
   std::set<std::shared_ptr<Capture>> captures_;
   std::uint64_t total_queued_ = 0;
+  std::uint64_t total_completed_ = 0;
   std::uint64_t next_id_ = 1;
   std::uint64_t waits_ = 0;  // what drop_waits and early_events count
   std::uint64_t answers_ = 0;
