@@ -21,7 +21,8 @@ from torch import Tensor
 from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
-SAMPLES = 12  # of an operator
+TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
+SAMPLES = 12  # of an operator, for each type
 BACKWARDS = 4  # of them, again with what is given laid out backwards
 LOST = 3
 # What has no content to compare, and what the wheel itself does otherwise on CUDA.
@@ -32,7 +33,6 @@ DIFFERENT = {
     "empty_strided": "has no content",
     "new_empty": "has no content",
     "new_empty_strided": "has no content",
-    "chalf": "nan_to_num lacks the type",
     "linalg.lstsq": "its driver gelsy is the CPU's, and not repeatable",
     "linalg.lstsq.grad_oriented": "its driver gelsy is the CPU's, and not repeatable",
     "linalg.svdvals": "the layout of a factor differs",
@@ -106,6 +106,10 @@ def run(
     ]
 
 
+def numbers(tensor: Tensor) -> Tensor:
+    return torch.view_as_real(tensor.resolve_conj().resolve_neg()) if tensor.is_complex() else tensor.resolve_neg()
+
+
 def equal(results: tuple[tuple[Tensor, list[int]], tuple[Tensor, list[int]]]) -> bool:
     (one, strides), (other, other_strides) = results
     if one.numel() > 0 and strides != other_strides:
@@ -113,17 +117,21 @@ def equal(results: tuple[tuple[Tensor, list[int]], tuple[Tensor, list[int]]]) ->
     if one.shape != other.shape or one.dtype != other.dtype:
         return False
     if one.dtype.is_floating_point or one.dtype.is_complex:
-        one, other = (tensor.resolve_conj().resolve_neg().nan_to_num() for tensor in (one, other))
+        one, other = (numbers(tensor).nan_to_num() for tensor in (one, other))
     return torch.equal(one, other)
 
 
 def compare(operator: Any, page_out: Callable[[], object]) -> int:
     """How many samples are equal. Raises AssertionError where one is not."""
-    types = operator.supported_dtypes("cpu")
-    dtype = torch.float32 if torch.float32 in types else min(types, key=str)
+    served = operator.supported_dtypes("cpu")
+    types = [dtype for dtype in TYPES if dtype in served] or [min(served, key=str)]
+    return sum(compare_in(dtype, operator, page_out) for dtype in types)
+
+
+def compare_in(dtype: torch.dtype, operator: Any, page_out: Callable[[], object]) -> int:
     count = 0
     torch.manual_seed(5)
-    differentiable = operator.supports_autograd and dtype.is_floating_point
+    differentiable = operator.supports_autograd and (dtype.is_floating_point or dtype.is_complex)
     samples = list(operator.sample_inputs("cpu", dtype, requires_grad=differentiable))[:SAMPLES]
     again = [] if operator.full_name in NOT_BACKWARDS else samples[:BACKWARDS]
     for sample, backwards in [*((sample, False) for sample in samples), *((sample, True) for sample in again)]:

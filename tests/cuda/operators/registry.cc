@@ -75,6 +75,10 @@ void refuse(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* 
   TORCH_CHECK_NOT_IMPLEMENTED(false, "simulated CUDA: the operator ", op.operator_name(), " has no stand-in");
 }
 
+void make_of_others(const c10::OperatorHandle& op, c10::DispatchKeySet /*keys*/, Stack* stack) {
+  op.callBoxedForDispatchKey(c10::DispatchKey::CompositeImplicitAutograd, *stack);
+}
+
 // The library is not there.
 bool has_no_cudnn(const at::Tensor&, const at::Tensor&, at::IntArrayRef, at::IntArrayRef, std::int64_t) {
   return false;
@@ -184,9 +188,9 @@ Registered* register_all() {
     if (!op.has_value() || name.rfind("aten::", 0) != 0 || wheels_own().count(name) != 0 || is_view(op->schema())) {
       continue;
     }
-    if (name == "aten::_use_cudnn_ctc_loss") {
+    if (name == "aten::_use_cudnn_ctc_loss" || name == "aten::_use_miopen_ctc_loss") {
       cuda.impl(name.c_str(), &has_no_cudnn);
-    } else if (name == "aten::_use_cudnn_ctc_loss.Tensor") {
+    } else if (name == "aten::_use_cudnn_ctc_loss.Tensor" || name == "aten::_use_miopen_ctc_loss.Tensor") {
       cuda.impl(name.c_str(), &has_no_cudnn_for);
     } else if (name == "aten::_cudnn_rnn_flatten_weight") {
       cuda.impl(name.c_str(), &flatten_weights);
@@ -198,11 +202,15 @@ Registered* register_all() {
   }
   cuda.impl("aten::copy_", &copy);
   // The wheel makes these of others, and not of the same on a device and on the CPU.
+  const auto rms_norm = dispatcher.findSchema({"aten::_fused_rms_norm", ""});  // only later releases have it
   for (const c10::DispatchKey key : {c10::DispatchKey::CUDA, c10::DispatchKey::AutogradCUDA}) {
     torch::Library& made = registered->library(key);
     made.impl("aten::_batch_norm_impl_index", &batch_norm);
     made.impl("aten::lstm_cell", &lstm_cell);
     made.impl("aten::gru_cell", &gru_cell);
+    if (rms_norm.has_value()) {
+      made.impl("aten::_fused_rms_norm", torch::CppFunction::makeFromBoxedFunction<&make_of_others>());
+    }
   }
   for (const c10::DispatchKey key : {c10::DispatchKey::SparseCUDA, c10::DispatchKey::SparseCsrCUDA,
                                      c10::DispatchKey::QuantizedCUDA, c10::DispatchKey::NestedTensorCUDA}) {

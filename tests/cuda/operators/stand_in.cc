@@ -155,6 +155,8 @@ void copy_results(const std::vector<at::Tensor>& from, const std::vector<at::Ten
     if (to[index].defined() && from.at(index).defined() && from[index].numel() != 0) {
       TORCH_CHECK(to[index].sizes() == from[index].sizes(), "its result has the shape ", from[index].sizes(),
                   " on the CPU and ", to[index].sizes(), " on a device");
+      TORCH_CHECK(to[index].scalar_type() == from[index].scalar_type(), "its result has the type ",
+                  from[index].scalar_type(), " on the CPU and ", to[index].scalar_type(), " on a device");
       to[index].copy_(from[index]);
     }
   }
@@ -179,16 +181,21 @@ const std::set<std::string>& fillers() {
 // What the CPU's kernels say of types that they were not made for; others fail for want of sensible values.
 void refuse_types(const std::string& name, const c10::Error& error) {
   const std::string why = error.what_without_backtrace();
-  for (const char* sign : {"not implemented for", "nsupported dtype", "does not support", "only supports"}) {
+  for (const char* sign : {"not implemented for", "nsupported dtype", "does not support", "only supports",
+                           "expected scalar type", "mixed dtype"}) {
     TORCH_CHECK_NOT_IMPLEMENTED(why.find(sign) == std::string::npos, "simulated CUDA: ", name,
                                 " has no stand-in for these types: ", why);
   }
 }
 
-// The CPU's results lie otherwise than the meta kernels say.
+// The CPU's results lie otherwise than the meta kernels say, or an argument that is no out= grows.
 const std::set<std::string>& unlike_meta() {
   static const std::set<std::string> names = {"aten::repeat_interleave.Tensor",  // its size is in the data
-                                              "aten::_embedding_bag", "aten::_embedding_bag_forward_only"};
+                                              "aten::nonzero",
+                                              "aten::nonzero.out",
+                                              "aten::_embedding_bag",
+                                              "aten::_embedding_bag_forward_only",
+                                              "aten::_fused_moving_avg_obs_fq_helper"};
   return names;
 }
 
@@ -360,7 +367,7 @@ std::vector<at::Tensor> StandIn::run_on_cpu(const Stack& arguments) const {
   return results;
 }
 
-// Lays results out as the CPU's kernel does.
+// Results have the types of the CPU's, and lie as they do.
 void StandIn::try_out(const Call& call, Geometry::Answer* answer) const {
   Stack arguments;
   for (const c10::IValue& argument : call.arguments) {
@@ -378,9 +385,11 @@ void StandIn::try_out(const Call& call, Geometry::Answer* answer) const {
     return;
   }
   const auto lay_out = [](c10::IValue* as_meta, const at::Tensor& as_cpu) {
+    // Where the CPU keeps nothing for the backward pass, it returns nothing.
     if (as_meta->isTensor() && as_meta->toTensor().defined() && as_cpu.defined() &&
-        as_cpu.sizes() == as_meta->toTensor().sizes() && as_cpu.is_non_overlapping_and_dense()) {
-      *as_meta = at::detail::empty_strided_meta(as_cpu.sizes(), as_cpu.strides(), as_meta->toTensor().scalar_type());
+        (as_cpu.sizes() == as_meta->toTensor().sizes() || as_cpu.numel() == 0)) {
+      const at::Tensor& lies = as_cpu.is_non_overlapping_and_dense() ? as_cpu : as_meta->toTensor();
+      *as_meta = at::detail::empty_strided_meta(as_cpu.sizes(), lies.strides(), as_cpu.scalar_type());
     }
   };
   std::size_t place = 0;

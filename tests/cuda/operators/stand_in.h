@@ -1,9 +1,9 @@
 // A stand-in for an operator's CUDA kernel: results' geometry from the operator's meta kernel, their memory from the
 // device's allocator, and a host function of the current stream that runs the CPU kernel on the device's memory.
 //
-// Meta kernels lay some results out otherwise than the CPU's kernel, and what is computed from those has other bits;
-// and they take types that the CPU's kernel refuses. So the CPU's kernel is tried out first, on zeros, once for all
-// arguments that are alike.
+// Meta kernels lay some results out otherwise than the CPU's kernel, or give them another type, and what is computed
+// from those has other bits; and they take types that the CPU's kernel refuses. So the CPU's kernel is tried out
+// first, on zeros, once for all arguments that are alike.
 //
 // Where the geometry depends on data, or there is no meta kernel, the stream is waited for and the CPU kernel runs at
 // once; only the copy of its results is a host function then. Random numbers are drawn when the operator is called, in
