@@ -7,6 +7,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+import venv
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -181,3 +182,20 @@ def test_the_script_for_a_program(cuda_python: Path, simulated_cuda: Path, tmp_p
     words = [sys.executable, str(build.HERE / "run.py"), "--python", str(cuda_python), "-o", "devices=2"]
     done = subprocess.run([*words, str(program), "one"], capture_output=True, text=True, check=True)
     assert done.stdout.splitlines()[-1] == "one [0.0, 2.0, 4.0, 6.0] 2"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--python", sys.executable], "which program?"),
+        (["--python", "/no/such/python", "program.py"], "there is no interpreter /no/such/python"),
+        (["--python", sys.executable, "-o", "lazy", "program.py"], "-o lazy: an option has a value"),
+        (["--python", "{without_torch}", "program.py"], "cannot import torch: ModuleNotFoundError: No module named"),
+    ],
+)
+def test_what_the_script_cannot_run_is_said(words: list[str], says: str, tmp_path: Path) -> None:
+    venv.create(tmp_path / "venv", symlinks=True)
+    script = [sys.executable, str(build.HERE / "run.py")]
+    given = [word.format(without_torch=tmp_path / "venv/bin/python") for word in words]
+    done = subprocess.run([*script, *given], capture_output=True, text=True, check=False)
+    assert done.returncode == 2 and says in done.stderr and "Traceback" not in done.stderr, done.stderr

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -52,9 +53,29 @@ class Torch:
         return catalogue.find_tag(paths.patches_folder(), f"v{self.version.partition('+')[0]}", "pytorch")
 
 
+class UnusableError(Exception):
+    """There is no such interpreter, or it cannot import torch."""
+
+
 def torch_of(python: Path) -> Torch:
-    asked = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=True).stdout
-    return Torch(*json.loads(asked))
+    asked = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=False)
+    if asked.returncode != 0:
+        raise UnusableError(f"{python} cannot import torch: {asked.stderr.strip().splitlines()[-1]}")
+    return Torch(*json.loads(asked.stdout))
+
+
+def for_script(python: str, options: Mapping[str, object] | None = None) -> tuple[Path, dict[str, str]]:
+    """The interpreter of that name or path, and its environment; what is built is kept in the folder that LMSBUILD_CACHE
+    says. `options`: the simulator's.
+    """
+    found = shutil.which(python)
+    if found is None:
+        raise UnusableError(f"there is no interpreter {python}")
+    folder = paths.cache_folder() / "simulated-gpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    simulator = simulator_build.libraries(folder)
+    base = simulator_build.environment(simulator, options=options)
+    return Path(found), environment(Path(found), simulator, folder, base)
 
 
 def environment(python: Path, simulator: Path, folder: Path, base: Mapping[str, str]) -> dict[str, str]:

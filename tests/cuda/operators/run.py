@@ -16,26 +16,29 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from lmsbuild import paths
 from operators import build
 from simulator import build as simulator_build
+
+SIM = Path(simulator_build.__file__).with_name("sim.h")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", type=Path, required=True)
+    parser.add_argument("--python", required=True)
     parser.add_argument("-o", dest="options", action="append", default=[], metavar="OPTION=VALUE")
     parser.add_argument("program", nargs=argparse.REMAINDER)
     arguments = parser.parse_args()
     if not arguments.program:
         parser.error("which program?")
+    for option in arguments.options:
+        if "=" not in option:
+            parser.error(f"-o {option}: an option has a value, as in -o seed=7; {SIM} lists them")
     options = dict(option.partition("=")[::2] for option in arguments.options)
-    folder = paths.cache_folder() / "simulated-gpu"
-    folder.mkdir(parents=True, exist_ok=True)
-    simulator = simulator_build.libraries(folder)
-    base = simulator_build.environment(simulator, options=options)
-    words = [str(arguments.python), *arguments.program]
-    os.execve(words[0], words, build.environment(arguments.python, simulator, folder, base))
+    try:
+        python, environment = build.for_script(arguments.python, options)
+    except build.UnusableError as error:
+        parser.error(str(error))
+    os.execve(python, [str(python), *arguments.program], environment)
 
 
 if __name__ == "__main__":
