@@ -13,10 +13,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Iterable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -24,22 +24,21 @@ from tempfile import TemporaryDirectory
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE.parent))
 
-from lmsbuild import paths
 from operators import build
 from predictions import literature, machine, timeline
 from predictions.machine import HANDLES, Machine
 from predictions.replay import DoesNotFit, Replay
 from predictions.tape import Tape
 from predictions.tape import read as read_tape
-from simulator import build as simulator_build
 
 MODELS = ("transformer", "convnet", "lstm", "unet3d")  # of step_time.py
 PROGRAMS = (  # of programs.py
     *("recomputed", "foreach", "fused", "scaled", "averaged", "in_backward", "streams", "loader", "packed", "penalty"),
-    *("functions", "graph", "pipeline", "data_parallel"),
+    *("functions", "graph", "pipeline", "data_parallel", "processes"),
 )
-GPUS = {"pipeline": 2, "data_parallel": 2}  # 1 otherwise
-UNTAPED = ("graph", *GPUS)  # a tape has neither replays nor a second GPU
+GPUS = {"pipeline": 2, "data_parallel": 2}  # of a process; 1 otherwise
+PROCESSES = {"processes": 2}  # 1 otherwise
+UNTAPED = ("graph", *GPUS, *PROCESSES)  # a tape has neither replays nor a second GPU
 UNHOOKED = ("functions",)  # torch.func allows no hooks for saved tensors
 FACTORS = (1.0, 1.5, 2.0, 4.0)
 COMPARED = (1.5, 2.0)  # with calls that cost nothing, and with the literature
@@ -84,7 +83,7 @@ class Predictor:
     ) -> Predicted:
         """`free`: calls that take no time. `tape`: where what the program does goes."""
         with TemporaryDirectory() as folder:
-            file, table = Path(folder) / "machine.toml", Path(folder) / "timeline.csv"
+            file = Path(folder) / "machine.toml"
             file.write_text(on.text_without(free))
             memory = str(int(on["memory.bytes"]))
             environment = {
@@ -93,14 +92,23 @@ class Predictor:
                 "SIM_CUDA_MACHINE": str(file),
                 "SIM_CUDA_MEMORY": memory,
             }
-            words = [str(self._python), "-W", "ignore", str(HERE / "step_time.py"), model, mode, str(table)]
-            words += [str(tape)] if tape is not None else []
-            done = subprocess.run(words, capture_output=True, text=True, env=environment, check=False)
-            if done.returncode != 0:
-                raise RuntimeError(f"{on.name}, {model}, {name}: {done.stderr}")
-            said = json.loads(done.stdout.splitlines()[-1])
+            words = [str(self._python), "-W", "ignore", str(HERE / "step_time.py"), model, mode]
+            ranks = range(PROCESSES.get(model, 1))
+            tables = [Path(folder) / f"timeline-{rank}.csv" for rank in ranks]
+            more = [str(tape)] if tape is not None else []
+
+            def run(rank: int) -> subprocess.CompletedProcess[str]:
+                own = {"LMS_TEST_MEETING": str(Path(folder) / "meeting"), "LMS_TEST_RANK": str(rank)}
+                command = [*words, str(tables[rank]), *more]
+                return subprocess.run(command, capture_output=True, text=True, env={**environment, **own}, check=False)
+
+            with ThreadPoolExecutor(len(ranks)) as pool:
+                outcomes = list(pool.map(run, ranks))
+            if failed := [done.stderr for done in outcomes if done.returncode != 0]:
+                raise RuntimeError("\n".join((f"{on.name}, {model}, {name}:", *failed)))
+            said = json.loads(outcomes[0].stdout.splitlines()[-1])
             moments = said["moments_ns"]
-            events = timeline.read(table, moments[-2])
+            events = timeline.read(tables[0], moments[-2])
         steps = len(moments) - 1
         return Predicted(
             name=name,
@@ -113,11 +121,15 @@ class Predictor:
 
     def compare(self, on: Machine, model: str) -> dict[str, Predicted]:
         """By name. Policies that cannot train in so little memory are left out, and what there is no tape of."""
-        with TemporaryDirectory() as folder:
-            file = Path(folder) / "tape"
-            stock = self.predict(on, model, "stock", "stock", tape=file)
-            with file.open() as lines:
-                tape = read_tape(lines) if model not in UNTAPED else None
+        tape = None
+        if model in UNTAPED:
+            stock = self.predict(on, model, "stock", "stock")
+        else:
+            with TemporaryDirectory() as folder:
+                file = Path(folder) / "tape"
+                stock = self.predict(on, model, "stock", "stock", tape=file)
+                with file.open() as lines:
+                    tape = read_tape(lines)
         found = [stock]
         for factor in FACTORS:
             limit = 0 if factor == 1 else int(stock.peak / factor)
@@ -235,7 +247,7 @@ def predict(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", type=Path, required=True)
+    parser.add_argument("--python", required=True)
     parser.add_argument("--machine", action="append", choices=machine.NAMES)
     parser.add_argument("--model", action="append", choices=(*MODELS, *PROGRAMS), default=[])
     parser.add_argument("--programs", action="store_true", help="all that are no models")
@@ -243,10 +255,10 @@ def main() -> None:
     arguments = parser.parse_args()
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
-    folder = paths.cache_folder() / "simulated-gpu"
-    folder.mkdir(parents=True, exist_ok=True)
-    environment = build.environment(arguments.python, simulator_build.libraries(folder), folder, os.environ)
-    predictor = Predictor(arguments.python, environment)
+    try:
+        predictor = Predictor(*build.for_script(arguments.python))
+    except build.UnusableError as error:
+        parser.error(str(error))
     models = [*arguments.model, *(PROGRAMS if arguments.programs else ())] or MODELS
     results = predict(predictor, arguments.machine or machine.NAMES, models, arguments.out)
     if arguments.out is not None:

@@ -1,11 +1,12 @@
 """Training programs of the kinds that tests/cuda/train_programs trains to the bit, at sizes that keep a GPU busy.
 
 Each function builds what it trains on the GPU; what it returns takes one step. For step_time.py, where nothing is
-computed: a step must not depend on values. The last two use two GPUs.
+computed: a step must not depend on values. The last three use two GPUs, the last of all with a process for each.
 """
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
@@ -13,6 +14,7 @@ from functools import partial
 import gpt
 import models
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.data import DataLoader, TensorDataset
@@ -34,11 +36,7 @@ def rows(count: int = ROWS, width: int = WIDTH) -> Tensor:
     return torch.randn(count, width, device="cuda")
 
 
-def transformer(recompute: bool = False, **options: bool) -> Step:
-    model, optimizer, tokens = gpt.make(SIZE, recompute)
-    if options:
-        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **options)
-
+def training_step(model: nn.Module, optimizer: torch.optim.Optimizer, tokens: Tensor) -> Step:
     def step() -> None:
         optimizer.zero_grad()
         with BFLOAT16():
@@ -47,6 +45,14 @@ def transformer(recompute: bool = False, **options: bool) -> Step:
         optimizer.step()
 
     return step
+
+
+def transformer(recompute: bool = False, **options: bool) -> Step:
+    model, optimizer, tokens = gpt.make(SIZE, recompute)
+    if options:
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, **options)
+
+    return training_step(model, optimizer, tokens)
 
 
 def scaled() -> Step:
@@ -268,6 +274,19 @@ def data_parallel() -> Step:
     return step
 
 
+def processes() -> Step:
+    """Half of the batch in each process, of which each has a GPU; they add up their gradients as they come."""
+    dist.init_process_group(
+        "nccl",
+        init_method=f"file://{os.environ['LMS_TEST_MEETING']}",
+        rank=int(os.environ["LMS_TEST_RANK"]),
+        world_size=2,
+    )
+    model, optimizer, tokens = gpt.make(replace(SIZE, batch=SIZE.batch // 2))
+    each = nn.parallel.DistributedDataParallel(model)
+    return training_step(each, optimizer, tokens)
+
+
 PROGRAMS: dict[str, Callable[[], Step]] = {
     "recomputed": partial(transformer, recompute=True),
     "foreach": partial(transformer, foreach=True),
@@ -283,4 +302,5 @@ PROGRAMS: dict[str, Callable[[], Step]] = {
     "graph": graph,
     "pipeline": pipeline,
     "data_parallel": data_parallel,
+    "processes": processes,
 }

@@ -1,8 +1,9 @@
 """Trains a model on the simulated GPU in virtual time, and prints as JSON what a step takes there.
 
-Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: transformer, or one of WIDER or programs.PROGRAMS. MODE: stock, lms:LIMIT (bytes; 0 is the
-default limit, under which everything fits), save_on_cpu, checkpoint. TIMELINE: where the table of what happened in the
-measured steps goes. TAPE: where what the program does goes (operators/tape.h), without LMS.
+Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: transformer, or one of WIDER or programs.PROGRAMS. MODE: stock,
+lms:LIMIT (bytes; 0 is the default limit, under which everything fits), save_on_cpu, checkpoint. TIMELINE: where the
+table of what happened in the measured steps goes. TAPE: where what the program does goes (operators/tape.h), without
+LMS.
 """
 
 from __future__ import annotations

@@ -14,9 +14,6 @@ namespace sim {
 
 namespace {
 
-// Larger ones move nothing where operations do no work: what programs read back are numbers.
-constexpr std::uint64_t most_idle_bytes = 4096;
-
 // Whether an operation that touches this address can go on after the call has returned.
 bool can_be_async(Address address, std::uint64_t bytes) {
   return memory().is_device(address) || memory().is_pinned(address, bytes);
@@ -44,7 +41,7 @@ int api_copy_rows(Stream* stream, Address to, std::uint64_t to_pitch, Address fr
   if (timed() != nullptr) {
     cost = timed()->copy(memory().device_of(from), memory().device_of(to), width * rows);
   }
-  const bool idle = !settings().work && width * rows > most_idle_bytes;
+  const bool idle = settings().leaves_out(width * rows);
   Work work = [=] {
     if (idle) {
       return true;
@@ -71,7 +68,7 @@ int api_fill(Stream* stream, Address to, std::uint64_t value, unsigned width, st
     return invalid_value;
   }
   const int device = stream->device->index;
-  const bool idle = !settings().work && width * count > most_idle_bytes;
+  const bool idle = settings().leaves_out(width * count);
   return machine().enqueue(
       stream, NodeKind::fill, [=] { return idle || memory().fill(device, to, value, width, count); },
       timed() == nullptr ? Cost() : timed()->fill(width * count));

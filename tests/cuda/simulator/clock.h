@@ -14,6 +14,7 @@
 #define SIM_CLOCK_H
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <mutex>
 #include <string>
@@ -34,6 +35,8 @@ struct Cost {
   Nanoseconds time = 0;
   std::uint64_t bytes = 0;
   std::string name;
+  // Where set: given when the operation could begin, says when it does. May take real time, and is called unlocked.
+  std::function<Nanoseconds(Nanoseconds)> agree = nullptr;
 };
 
 // Thread-safe.

@@ -2,9 +2,9 @@
 // a device. As NCCL's, they run on the streams that they are given: the host returns at once.
 //
 // In one process the streams of a collective wait for each other by events, and one host function does the work.
-// Between processes each rank's host function waits for the others in shared memory. Reductions add the ranks up in
-// their order. What is not served fails with ncclInvalidUsage and is named on stderr: sending and receiving, splitting,
-// 16-bit floats.
+// Between processes each rank's host function waits for the others in shared memory; in virtual time the call does, and
+// the collective begins when the last rank's stream has come to it. Reductions add the ranks up in their order. What is
+// not served fails with ncclInvalidUsage and is named on stderr: sending and receiving, splitting.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/random.h>
@@ -28,6 +28,7 @@
 #include "api.h"
 #include "settings.h"
 #include "sim.h"
+#include "turns.h"
 
 #define NCCL extern "C" __attribute__((visibility("default"))) int
 
@@ -71,6 +72,7 @@ struct UniqueId {
 // What ranks in other processes share.
 struct Shared {
   std::atomic<std::uint64_t> arrived;  // grows by one with each rank at each meeting
+  sim::Nanoseconds moments[most_ranks];  // when each could begin, in the mode timed
   alignas(64) char parts[most_ranks][chunk];
 };
 
@@ -290,6 +292,8 @@ bool check(const Call& call) {
   return true;
 }
 
+bool leaves_out(const Call& call) { return sim::settings().leaves_out(call.count * size_of(call.type)); }
+
 // What one rank contributes, ready to be combined: multiplied where the reduction says so.
 void prepare(const Call& call, const void* from, void* to, std::uint64_t count) {
   std::memcpy(to, from, count * size_of(call.type));
@@ -315,7 +319,7 @@ void reduce(const Call& call, const std::vector<const void*>& contributions, voi
 
 void run_together(void* data) {  // is never freed: a graph may run it again
   const auto& calls = *static_cast<std::vector<Call>*>(data);
-  if (!std::all_of(calls.begin(), calls.end(), check) || sim_works() == 0) {
+  if (!std::all_of(calls.begin(), calls.end(), check) || leaves_out(calls.front())) {
     return;
   }
   const Call& first = calls.front();
@@ -394,6 +398,12 @@ std::uint64_t ring_bytes(const Call& call) {
   }
 }
 
+sim::Cost cost(const Call& call) {
+  sim::Cost cost = sim::timed()->copy(call.communicator->device, sim::host_device, ring_bytes(call));
+  cost.name = "collective";
+  return cost;
+}
+
 int enqueue_together(const std::vector<Call>& calls) {
   const Call& first = calls.front();
   int code = 0;
@@ -403,8 +413,7 @@ int enqueue_together(const std::vector<Call>& calls) {
   if (code == 0) {
     const OnDevice on(first.communicator->device);
     if (sim::timed() != nullptr) {
-      sim::api_next_kernel() = sim::timed()->copy(first.communicator->device, sim::host_device, ring_bytes(first));
-      sim::api_next_kernel().name = "collective";
+      sim::api_next_kernel() = cost(first);
     }
     code = cuLaunchHostFunc(first.stream, &run_together, new std::vector<Call>(calls));
   }
@@ -416,11 +425,28 @@ int enqueue_together(const std::vector<Call>& calls) {
 
 // --- a rank a process
 
+// While a thread waits for other processes.
+class Held {
+ public:
+  Held() { hold(1); }
+  ~Held() { hold(0); }
+  Held(const Held&) = delete;
+  Held& operator=(const Held&) = delete;
+
+ private:
+  static void hold(int on) {
+    if (sim_turns_hold != nullptr) {
+      sim_turns_hold(on);
+    }
+  }
+};
+
 // Waits until all ranks are here. False: they did not come.
 bool meet(Communicator* communicator) {
   Shared& shared = *communicator->clique->shared;
   const auto ranks = static_cast<std::uint64_t>(communicator->clique->ranks);
   const std::uint64_t wanted = ++communicator->meetings * ranks;
+  const Held held;
   shared.arrived.fetch_add(1);
   const auto until = std::chrono::steady_clock::now() + std::chrono::seconds(sim::settings().patience);
   for (unsigned spins = 0; shared.arrived.load() < wanted; ++spins) {
@@ -439,9 +465,20 @@ bool meet(Communicator* communicator) {
   return true;
 }
 
+// When the last rank is ready.
+sim::Nanoseconds latest(Communicator* communicator, sim::Nanoseconds ready) {
+  Shared& shared = *communicator->clique->shared;
+  shared.moments[communicator->rank] = ready;
+  if (meet(communicator)) {
+    ready = *std::max_element(&shared.moments[0], &shared.moments[0] + communicator->clique->ranks);
+    meet(communicator);  // all have read it
+  }
+  return ready;
+}
+
 void run_apart(void* data) {  // is never freed: a graph may run it again
   const Call& call = *static_cast<Call*>(data);
-  if (!check(call)) {
+  if (!check(call) || leaves_out(call)) {
     return;
   }
   Communicator* const own = call.communicator;
@@ -481,6 +518,10 @@ void run_apart(void* data) {  // is never freed: a graph may run it again
 
 int enqueue_apart(const Call& call) {
   const OnDevice on(call.communicator->device);
+  if (sim::timed() != nullptr) {
+    sim::api_next_kernel() = cost(call);
+    sim::api_next_kernel().agree = [own = call.communicator](sim::Nanoseconds ready) { return latest(own, ready); };
+  }
   return cuLaunchHostFunc(call.stream, &run_apart, new Call(call)) == 0 ? success : cuda_error;
 }
 
@@ -577,9 +618,6 @@ NCCL ncclCommInitAll(Communicator** communicators, int count, const int* devices
 }
 
 NCCL ncclCommInitRank(Communicator** communicator, int ranks, UniqueId id, int rank) {
-  if (sim::settings().timed && ranks > 1) {
-    return fail(invalid_usage, "processes have no virtual time in common, so no communicator either");
-  }
   if (ranks < 1 || ranks > most_ranks || rank < 0 || rank >= ranks) {
     return invalid_argument;
   }
@@ -599,6 +637,9 @@ NCCL ncclCommInitRank(Communicator** communicator, int ranks, UniqueId id, int r
   cuCtxGetDevice(&device);
   *communicator = make(std::move(clique), rank, device);
   const bool all_are_here = meet(*communicator);
+  if (all_are_here && sim::timed() != nullptr) {
+    sim::timed()->wait_until(latest(*communicator, sim::timed()->now()), "ncclCommInitRank");
+  }
   shm_unlink(id.name);  // by each; the memory goes with the last process
   return all_are_here ? success : fail(system_error, "the other ranks of a communicator did not come");
 }

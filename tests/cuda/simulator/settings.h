@@ -38,6 +38,9 @@ struct Settings {
   std::atomic<bool> lazy{false};
   std::atomic<std::uint64_t> patience{100};
 
+  // Whether what would move or change so many bytes does nothing. Less is done: programs read numbers back.
+  bool leaves_out(std::uint64_t bytes) const { return !work && bytes > 4096; }
+
   Settings();
   bool set(const std::string& option, const std::string& value, bool from_environment);
 };

@@ -26,7 +26,7 @@
 //    sometimes starving a stream. With one host thread the same seed gives the same order.
 //  * threads: a thread for each stream, with random pauses; for sanitizers.
 //  * timed: everything runs when it is enqueued, and a virtual clock says when it would have ended on the machine that
-//    the option "machine" names (clock.h). For one process, whose devices do not wait for one another.
+//    the option "machine" names (clock.h). Processes have a clock each, which NCCL's collectives bring together.
 //
 // Options are read from the environment as SIM_CUDA_<NAME> when the library is first used, and changed by sim_set:
 //  devices          how many there are (1); 0: cuInit fails with CUDA_ERROR_NO_DEVICE. Environment only.
@@ -35,8 +35,8 @@
 //                   of it is the most host memory that cuMemCreate makes. Environment only.
 //  mode             deterministic, threads or timed (deterministic). Environment only.
 //  machine          the file that describes the machine, for the mode timed. Environment only.
-//  work             0: copies and fills of more than 4 KiB do nothing, and what sim_works tells neither; memory holds
-//                   zeros. For programs of which only the time is wanted (1). Environment only.
+//  work             0: copies, fills and collectives of more than 4 KiB do nothing, and what sim_works tells neither;
+//                   memory holds zeros. For programs of which only the time is wanted (1). Environment only.
 //  host_access      1: mappings are real, so that CPU code may use device addresses (1). 0: only CUDA's own calls and
 //                   sim_pointer can, which is faster. Environment only.
 //  seed             of the schedule and of garbage (1)

@@ -414,6 +414,12 @@ int Machine::run_timed(std::unique_lock<std::mutex>& guard, Stream* stream, Oper
   if (operation->wait != nullptr) {
     ready = std::max(ready, operation->wait->end);
   }
+  if (operation->cost.agree) {
+    guard.unlock();
+    ready = operation->cost.agree(std::max(ready, timed()->now()));
+    guard.lock();
+    ready = std::max(ready, stream->end);
+  }
   stream->end = timed()->place(device->index, stream->id, operation->cost, ready);
   if (operation->record != nullptr) {
     operation->record->stream = stream;

@@ -82,6 +82,7 @@ std::uint64_t latest = 0;  // the clock of who moved last
 std::uint64_t driver_free = 0;
 unsigned known = 0;
 std::atomic<int> waiting{0};
+std::atomic<int> held{0};  // threads that wait for another process
 
 class Table {
  public:
@@ -128,7 +129,7 @@ void take_turn(Thread* me, long nanoseconds) {
     if (me->waits_for != nullptr) {
       me->waits_for = nullptr;
       --waiting;
-    } else if (moves == seen) {
+    } else if (moves == seen && held.load() == 0) {
       give_turn(me);  // who has it computes or sleeps
     }
   }
@@ -259,6 +260,8 @@ TURNS_PUBLIC uint64_t sim_turns_now(void) {
 }
 
 TURNS_PUBLIC unsigned sim_turns_thread(void) { return self()->number; }
+
+TURNS_PUBLIC void sim_turns_hold(int on) { held.fetch_add(on != 0 ? 1 : -1); }
 
 namespace {
 

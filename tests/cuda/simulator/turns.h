@@ -25,6 +25,10 @@ __attribute__((weak)) uint64_t sim_turns_pass(uint64_t nanoseconds, int in_drive
 // Sets the thread's clock to that moment, unless it is past it. Returns what it was.
 __attribute__((weak)) uint64_t sim_turns_wait(uint64_t moment);
 
+// Between hold(1) and hold(0) the calling thread waits for another process: that it does nothing meanwhile gives nobody
+// its turn.
+__attribute__((weak)) void sim_turns_hold(int on);
+
 // The number of the calling thread, from 0 in the order of first calls.
 __attribute__((weak)) unsigned sim_turns_thread(void);
 

@@ -5,6 +5,8 @@ nanosecond in the memory and on the way in, two on the way out.
 from __future__ import annotations
 
 import ctypes
+import os
+import subprocess
 import sys
 import threading
 from collections.abc import Callable
@@ -231,15 +233,48 @@ def collectives_go_by_the_link() -> None:
     passes(begin, 1_000 + 2 * MIB)  # half of it to each, and the sums back
 
 
-def a_collective_of_processes_is_refused() -> None:
+def all_reduce_after(flop: float, rank: int, name: bytes) -> int:
+    """As one of two processes: adds up a MiB of ones after a kernel; how long that took."""
+
     class UniqueId(ctypes.Structure):
         _fields_ = (("name", ctypes.c_char * 128),)
 
-    nccl = ctypes.CDLL("libnccl.so.2")
+    nccl, communicator = ctypes.CDLL("libnccl.so.2"), c_void_p()
     nccl.ncclCommInitRank.argtypes = [c_void_p, c_int, UniqueId, c_int]
-    nccl.ncclGetLastError.restype = ctypes.c_char_p
-    assert nccl.ncclCommInitRank(byref(c_void_p()), 2, UniqueId(b"/none"), 0) == 5  # invalid usage
-    assert b"no virtual time in common" in nccl.ncclGetLastError(None)
+    assert nccl.ncclCommInitRank(byref(communicator), 2, UniqueId(name), rank) == 0
+    part, host, on = device_memory(MIB), host_memory(MIB), stream()
+    call("cuMemsetD8_v2", part, ctypes.c_ubyte(1), c_size_t(MIB))
+    call("cuCtxSynchronize")
+    begin = now()
+    kernel(flop, 0, on)
+    words = (part, part, c_size_t(MIB), c_int(1), c_int(0), communicator, on)  # bytes, to be added
+    assert nccl.ncclAllReduce(*words) == 0
+    call("cuStreamSynchronize", on)
+    passed = now() - begin
+    copy_out(host, part, MIB, on)
+    call("cuStreamSynchronize", on)
+    assert ctypes.string_at(host, MIB) == b"\2" * MIB
+    return passed
+
+
+# The longer kernel; then half of it to each, and the sums back.
+AFTER_THE_LAST = 3_000 + 2_000 + 5_000_000 + 1_000 + 2 * MIB
+
+
+def a_collective_begins_with_its_last_process() -> None:
+    for number, (mine, theirs) in enumerate(((1e6, 5e6), (5e6, 1e6))):
+        name = f"/simulated-nccl-clock-{os.getpid()}-{number}"
+        kernel(1e9, 0, stream())  # this process is long past the other when they meet
+        call("cuCtxSynchronize")
+        with subprocess.Popen([sys.executable, __file__, "the_other_process", name, str(theirs)]) as other:
+            passed = all_reduce_after(mine, 0, name.encode())
+        assert other.returncode == 0
+        assert passed == AFTER_THE_LAST, passed
+
+
+def the_other_process() -> None:
+    passed = all_reduce_after(float(sys.argv[3]), 1, sys.argv[2].encode())
+    assert passed == AFTER_THE_LAST, passed
 
 
 def in_threads(*functions: Callable[[], None]) -> list[int]:
