@@ -1,4 +1,4 @@
-// The parts that stand alone: Ranges, Arena, Cache, Store, EvictionPlan.
+// The parts that stand alone: Ranges, Arena, Cache, Store, EvictionPlan, IterationPolicy.
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -10,6 +10,7 @@
 #include "cache.h"
 #include "check.h"
 #include "policy/eviction_plan.h"
+#include "policy/iteration_policy.h"
 #include "ranges.h"
 #include "store.h"
 
@@ -18,11 +19,14 @@ using check::mib;
 using check::Random;
 using lms::Arena;
 using lms::Block;
+using lms::BlockId;
 using lms::Cache;
 using lms::EvictionPlan;
+using lms::IterationPolicy;
 using lms::Ranges;
 using lms::Slot;
 using lms::Store;
+using lms::Use;
 
 CASE(ranges_fit_and_join) {
   Ranges ranges(100);
@@ -396,4 +400,88 @@ CASE(plans_at_random) {
       check_plan(excess, written, gaps, work);
     }
   }
+}
+
+namespace {
+
+// Nothing can be evicted; there is only a limit, for which a plan is made.
+class NoBlocks : public lms::BlockSource {
+ public:
+  BlockId end() const override { return 0; }
+  lms::BlockState state(BlockId /*id*/) const override { return {}; }
+  const std::vector<BlockId>& present() const override { return present_; }
+  std::uint64_t limit() const override { return 4096; }
+  std::uint64_t occupied() const override { return 0; }
+
+ private:
+  std::vector<BlockId> present_;
+};
+
+// Training, use by use.
+class Program {
+ public:
+  void note(BlockId block, Use use, std::uint64_t pages) {
+    policy.note(lms::Event{block, use, pages * 4096});
+    policy.early_victim(blocks_);
+  }
+  // Uses of the blocks 0 to 3, which live on, from one place of an iteration to another.
+  void go_on(int from, int to) {
+    Random random(1);
+    for (int place = 0; place < to; ++place) {
+      const BlockId block = static_cast<BlockId>(random.below(4));
+      const Use use = random.chance(50) ? Use::read : Use::write;
+      if (place >= from) {
+        note(block, use, block + 1);
+      }
+    }
+  }
+
+  IterationPolicy policy;
+
+ private:
+  NoBlocks blocks_;
+};
+
+}  // namespace
+
+// Blocks of one size take each other's places, in the end that of a block which no step used last.
+CASE(successions_that_turn_out_otherwise) {
+  Program program;
+  const auto die = [&](BlockId block) {
+    program.note(block, Use::read, 9);
+    program.note(block, Use::free, 9);
+  };
+  for (BlockId block = 0; block < 4; ++block) {
+    program.note(block, Use::allocate, block + 1);
+  }
+  for (BlockId old = 10; old < 14; ++old) {
+    program.note(old, Use::allocate, 9);
+  }
+  BlockId old = 10;
+  for (BlockId iteration = 0; iteration < 3; ++iteration) {
+    const BlockId first = 20 + iteration;
+    const BlockId second = 30 + iteration;
+    program.note(4, Use::allocate, 600);
+    program.go_on(0, 40);
+    program.note(first, Use::allocate, 9);
+    program.go_on(40, 60);
+    program.note(second, Use::allocate, 9);
+    program.go_on(60, 80);
+    die(iteration == 2 ? 21 : old++);  // the first of the iteration before, which lived longer than foreseen
+    program.go_on(80, 100);
+    if (iteration == 2) {  // a departure
+      program.note(first, Use::free, 9);
+      program.note(first, Use::allocate, 9);
+    }
+    program.go_on(100, 140);
+    die(iteration == 0 ? first : iteration == 1 ? old++ : second);
+    program.go_on(140, 160);
+    if (iteration < 2) {
+      die(second);
+      program.go_on(160, 180);
+      program.note(4, Use::free, 600);
+    }
+  }
+  CHECK_EQ(program.policy.departures(), 1);
+  CHECK(program.policy.foreseen() > 250);  // of about 370 since the first iteration
 }

@@ -417,7 +417,8 @@ void IterationPolicy::exchange(BlockId block) {
     return;
   }
   cycle_[next].previous = other_last;
-  if (other == no_block || !tracks_[other].alive || tracks_[other].last != other_last) {
+  // `other` may have been foreseen by a step that nothing leads to any more, and be a new block with that id since.
+  if (other == no_block || other_last == iteration_no_step || tracks_[other].last != other_last) {
     return;
   }
   cycle_[next].expected = other;
