@@ -70,7 +70,7 @@ class Program {
       void* handle = nullptr;
       require(cuStreamCreate(&handle, 1), "cuStreamCreate");
       handles.push_back(handle);
-      ids.push_back(backend->stream(reinterpret_cast<std::uintptr_t>(handle)));
+      ids.push_back(backend->stream(reinterpret_cast<std::uintptr_t>(handle), /*lasting=*/true));
     }
   }
 

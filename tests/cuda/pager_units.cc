@@ -34,7 +34,7 @@ class Paged : public Program {
       CHECK_FAIL("no pager: %s", status.message.c_str());
     }
     for (void* handle : handles) {
-      users.push_back(pager->backend().stream(reinterpret_cast<std::uintptr_t>(handle)));
+      users.push_back(pager->backend().stream(reinterpret_cast<std::uintptr_t>(handle), /*lasting=*/true));
     }
   }
 
@@ -79,6 +79,25 @@ class Paged : public Program {
 bool contains(const lms::Status& status, const char* part) { return check::contains(status.message.c_str(), part); }
 
 }  // namespace
+
+CASE(a_stream_that_is_destroyed_after_its_operations) {
+  Paged program(8 * block_bytes, false);
+  void* handle = nullptr;
+  rig::require(cuStreamCreate(&handle, 1), "cuStreamCreate");
+  program.handles.push_back(handle);
+  program.users.push_back(program.pager->backend().stream(reinterpret_cast<std::uintptr_t>(handle), /*lasting=*/false));
+  char* made = program.made(2, 1);
+  char* freed = program.made(2, 2);
+  rig::require(cuStreamDestroy_v2(handle), "cuStreamDestroy");
+  program.pager->free(freed);
+  std::uint64_t reclaimed = 0;
+  CHECK(program.pager->reclaim(UINT64_MAX, &reclaimed).ok());
+  CHECK_EQ(reclaimed, block_bytes);
+  CHECK(program.used(0, made, 1).ok());
+  rig::require(cuStreamSynchronize(program.handles[0]), "cuStreamSynchronize");
+  CHECK_EQ(program.wrong.load() + sim_device_error(0), 0);
+  program.pager->free(made);
+}
 
 CASE(blocks_come_and_go) {
   Paged program(4 * block_bytes, false);

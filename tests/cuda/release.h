@@ -35,6 +35,19 @@ auto record_stream_on(const Data& data, c10::cuda::CUDAStream stream, long /*oth
 }
 inline void record_stream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) { record_stream_on(data, stream, 0); }
 
+// A stream that the program made, as one of PyTorch's. Older releases get another stream.
+#if __has_include(<c10/cuda/CUDAAllocatorConfig.h>)
+constexpr bool has_own_streams = true;
+inline c10::cuda::CUDAStream stream_of(cudaStream_t made, c10::DeviceIndex device) {
+  return c10::cuda::getStreamFromExternal(made, device);
+}
+#else
+constexpr bool has_own_streams = false;
+inline c10::cuda::CUDAStream stream_of(cudaStream_t /*made*/, c10::DeviceIndex device) {
+  return c10::cuda::getStreamFromPool(/*isHighPriority=*/false, device);
+}
+#endif
+
 }  // namespace release
 
 // Where the allocator has no init(), which older releases do not need, the name means this function.

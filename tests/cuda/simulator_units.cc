@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -418,7 +419,25 @@ CASE(events_tell_what_is_over) {
   OK(cuEventDestroy_v2(after));
   CHECK_EQ(cuEventQuery(after), 400);
   OK(cuStreamDestroy_v2(stream));
-  CHECK_EQ(cuStreamSynchronize(stream), 400);
+}
+
+CASE(the_handle_of_a_destroyed_stream) {
+  const pid_t child = fork();
+  start();
+  void* first = new_stream();
+  void* second = new_stream();
+  OK(cuStreamDestroy_v2(first));
+  CHECK(new_stream() == first);  // a program that kept the handle meets another stream
+  int unknown = 0;
+  CHECK_EQ(cuStreamSynchronize(&unknown), 400);
+  OK(cuStreamDestroy_v2(second));
+  if (child == 0) {
+    cuStreamSynchronize(second);
+    _exit(0);
+  }
+  int status = 0;
+  CHECK_EQ(waitpid(child, &status, 0), child);
+  CHECK(WIFSIGNALED(status) && WTERMSIG(status) == SIGABRT);
 }
 
 CASE(the_legacy_stream_orders_blocking_ones) {

@@ -57,6 +57,7 @@ constexpr uint64_t min_size = 2 * mib;
 constexpr uint64_t largest = 40 * mib;
 constexpr uint64_t device_bytes = 256 * mib;
 constexpr int streams_of_a_thread = 4;
+constexpr int own_stream = 3;  // of them, that which the program makes and destroys
 constexpr size_t slots_of_a_thread = 24;
 constexpr uint64_t steps_of_an_iteration = 300;
 constexpr int most_held = 2;
@@ -251,6 +252,7 @@ class Program {
     c10::cuda::set_device(0);
     for (int i = 0; i < streams_of_a_thread; ++i) {
       streams_.push_back(i == 0 && shared->alone ? c10::cuda::getDefaultCUDAStream(0)
+                         : i == own_stream       ? make_stream()
                                                  : c10::cuda::getStreamFromPool(/*isHighPriority=*/i % 2 == 0, 0));
       check(cudaEventCreateWithFlags(&events_[i], cudaEventDisableTiming), "cudaEventCreate");
     }
@@ -325,7 +327,7 @@ class Program {
 
   // What is no part of an iteration.
   void disturb() {
-    const uint64_t what = other_random_.below(shared_->policy == "iteration" ? 550 : 55);
+    const uint64_t what = other_random_.below(shared_->policy == "iteration" ? 580 : 58);
     lms::Pager* pager = shared_->pager();
     if (what < 15) {
       raw();
@@ -345,7 +347,30 @@ class Program {
       break_something();
     } else if (what < 55 && !off_) {
       switch_off();
+    } else if (what >= 55) {
+      replace_stream();
     }
+  }
+
+  // A stream of the program's own, in releases that know such.
+  static c10::cuda::CUDAStream make_stream() {
+    cudaStream_t made = nullptr;
+    check(cudaStreamCreateWithFlags(&made, cudaStreamNonBlocking), "cudaStreamCreate");
+    return release::stream_of(made, 0);
+  }
+
+  // Destroys it and goes on with a new one, which has the handle of the last but one.
+  void replace_stream() {
+    if (!release::has_own_streams) {
+      return;
+    }
+    c10::cuda::CUDAStream& own = streams_[own_stream];
+    enter(0);
+    check(cudaEventRecord(events_[own_stream], own.stream()), "cudaEventRecord");
+    const c10::cuda::CUDAStream made = make_stream();
+    check(cudaStreamDestroy(own.stream()), "cudaStreamDestroy");
+    own = made;
+    check(cudaStreamWaitEvent(own.stream(), events_[own_stream], 0), "cudaStreamWaitEvent");
   }
 
   // One of the next calls to the driver fails for want of memory, which harms only the request that needed the call.
@@ -404,7 +429,8 @@ class Program {
   void enter(int index) { c10::cuda::setCurrentCUDAStream(streams_[static_cast<size_t>(index)]); }
 
   lms::StreamId number(int index) {
-    return shared_->pager()->backend().stream(reinterpret_cast<uintptr_t>(stream(index)));
+    return shared_->pager()->backend().stream(reinterpret_cast<uintptr_t>(stream(index)),
+                                              /*lasting=*/index != own_stream || !release::has_own_streams);
   }
 
   // Makes one stream wait for all that another one has been given.
@@ -557,7 +583,10 @@ class Program {
   }
 
   void free(Block* block) {
-    if (random_.chance(50)) {
+    // At the end of a block the stock allocator touches the streams that were recorded.
+    const bool recordable =
+        (block->users >> own_stream & 1) == 0 || !release::has_own_streams || shared_->pager()->owns(block->data.get());
+    if (random_.chance(50) && recordable) {
       for (int other = 0; other < streams_of_a_thread; ++other) {
         if ((block->users >> other & 1) != 0 && other != block->home) {
           release::record_stream(block->data, streams_[static_cast<size_t>(other)]);

@@ -624,13 +624,11 @@ void Pager::scope_ended(bool outermost, StreamId user) {
   if (Trace* trace = trace_.load(std::memory_order_acquire)) {
     trace->end(Thread::current().index());
   }
-  if (!outermost) {
-    return;
-  }
-  if (user != host_stream && (observers_.load(std::memory_order_relaxed) & to_policy) != 0) {
+  const bool marks = outermost && (observers_.load(std::memory_order_relaxed) & to_policy) != 0;
+  if (user != host_stream && (marks || !backend_->lasting(user))) {
     backend_->mark(user);
   }
-  if (over_limit_.load(std::memory_order_relaxed)) {
+  if (outermost && over_limit_.load(std::memory_order_relaxed)) {
     reclaim_to_limit_slow();
   }
 }

@@ -653,12 +653,12 @@ DRIVER(cuMemFreeAsync, 11020, Address address, void* handle) {
 
 // --- streams and events
 
-DRIVER(cuStreamCreate, 2000, Stream** stream, unsigned flags) {
+DRIVER(cuStreamCreate, 2000, void** stream, unsigned flags) {
   ENTER(need_all)
   return flags > 1 ? invalid_value : machine().create_stream(current_device(), flags, 0, stream);
 }
 
-DRIVER(cuStreamCreateWithPriority, 5050, Stream** stream, unsigned flags, int priority) {
+DRIVER(cuStreamCreateWithPriority, 5050, void** stream, unsigned flags, int priority) {
   ENTER(need_all)
   return flags > 1 ? invalid_value : machine().create_stream(current_device(), flags, priority, stream);
 }

@@ -568,18 +568,18 @@ RUNTIME(cudaMemsetAsync, Address to, int value, std::size_t count, void* handle)
 
 // --- streams and events
 
-RUNTIME(cudaStreamCreate, Stream** stream) {
+RUNTIME(cudaStreamCreate, void** stream) {
   PREPARE(need_all)
   return keep(machine().create_stream(current_device(), 0, 0, stream));
 }
 
-RUNTIME(cudaStreamCreateWithFlags, Stream** stream, unsigned flags) {
+RUNTIME(cudaStreamCreateWithFlags, void** stream, unsigned flags) {
   PREPARE(need_all)
   return keep(flags > 1 ? static_cast<int>(invalid_value)
                         : machine().create_stream(current_device(), flags, 0, stream));
 }
 
-RUNTIME(cudaStreamCreateWithPriority, Stream** stream, unsigned flags, int priority) {
+RUNTIME(cudaStreamCreateWithPriority, void** stream, unsigned flags, int priority) {
   PREPARE(need_all)
   return keep(flags > 1 ? static_cast<int>(invalid_value)
                         : machine().create_stream(current_device(), flags, priority, stream));

@@ -9,6 +9,9 @@
 //    lies in one reservation and over no other mapping, has no access until it is given, and is taken away as a whole.
 //  * An operation that touches an address without a mapping or without access loses the context, as on a device: this
 //    call or a later one returns CUDA_ERROR_ILLEGAL_ADDRESS, and so does every other one from then on.
+//  * The handle of a destroyed stream is not checked: the next stream that is created gets it, and to use it before is
+//  a
+//    crash.
 //  * Streams, events, the legacy default stream, host functions, memory pools of the simplest kind, capture of copies,
 //    memsets, host functions and kernels into graphs that run their nodes in the order of capture.
 //  * Copies between a device and pageable host memory are over when the call returns; all others are asynchronous.

@@ -95,7 +95,7 @@ Device* Machine::device(int index) {
   return index >= 0 && index < devices() ? devices_[static_cast<std::size_t>(index)].get() : nullptr;
 }
 
-int Machine::create_stream(Device* device, unsigned flags, int priority, Stream** stream) {
+int Machine::create_stream(Device* device, unsigned flags, int priority, void** handle) {
   const std::lock_guard<std::mutex> guard(lock);
   streams_.push_back(std::make_unique<Stream>());
   Stream* made = streams_.back().get();
@@ -104,16 +104,22 @@ int Machine::create_stream(Device* device, unsigned flags, int priority, Stream*
   made->priority = priority;
   made->id = next_id_++;
   device->streams.push_back(made);
-  live_streams_.insert(made);
-  *stream = made;
+  made->handle = made;
+  if (!dead_handles_.empty()) {
+    made->handle = dead_handles_.back();
+    dead_handles_.pop_back();
+  }
+  live_streams_[made->handle] = made;
+  *handle = made->handle;
   return success;
 }
 
 int Machine::destroy_stream(Stream* stream) {
   const std::lock_guard<std::mutex> guard(lock);
-  if (live_streams_.erase(stream) == 0) {
-    return invalid_handle;
+  if (live_streams_.erase(stream->handle) == 0) {
+    return invalid_handle;  // a default stream
   }
+  dead_handles_.push_back(stream->handle);
   if (stream->capture != nullptr) {
     invalidate(stream->capture);
     leave_capture(stream);
@@ -125,18 +131,25 @@ int Machine::destroy_stream(Stream* stream) {
 Stream* Machine::stream(void* handle, Device* current, bool per_thread) {
   const auto value = reinterpret_cast<std::uintptr_t>(handle);
   if (value == 2 || (value == 0 && per_thread)) {
-    static thread_local std::map<Device*, Stream*> own;
-    Stream*& stream = own[current];
-    if (stream == nullptr) {
-      create_stream(current, 0, 0, &stream);
+    static thread_local std::map<Device*, void*> own;
+    void*& made = own[current];
+    if (made == nullptr) {
+      create_stream(current, 0, 0, &made);
     }
-    return stream;
-  }
-  if (value <= 1) {
+    handle = made;
+  } else if (value <= 1) {
     return current->legacy;
   }
   const std::lock_guard<std::mutex> guard(lock);
-  return live_streams_.count(handle) == 0 ? nullptr : static_cast<Stream*>(handle);
+  const auto found = live_streams_.find(handle);
+  if (found != live_streams_.end()) {
+    return found->second;
+  }
+  if (std::find(dead_handles_.begin(), dead_handles_.end(), handle) != dead_handles_.end()) {
+    std::fprintf(stderr, "simulated CUDA: the handle %p of a destroyed stream was used\n", handle);
+    std::abort();
+  }
+  return nullptr;
 }
 
 int Machine::create_event(Device* device, unsigned flags, Event** event) {

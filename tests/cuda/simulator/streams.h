@@ -17,6 +17,7 @@
 #include <set>
 #include <string>
 #include <thread>
+#include <unordered_map>
 #include <unordered_set>
 #include <vector>
 
@@ -81,6 +82,7 @@ struct Capture {
 
 struct Stream {
   Device* device = nullptr;
+  void* handle = nullptr;  // null: a default stream
   std::uint64_t id = 0;
   unsigned flags = 0;  // 1: non-blocking
   int priority = 0;
@@ -124,9 +126,10 @@ class SIM_PUBLIC Machine {
   Device* device(int index);
   int devices() const { return static_cast<int>(devices_.size()); }
 
-  int create_stream(Device* device, unsigned flags, int priority, Stream** stream);
+  int create_stream(Device* device, unsigned flags, int priority, void** handle);
   int destroy_stream(Stream* stream);
-  // Turns a handle (also 0, 1 and 2, which mean default streams) into a stream; null when there is none such.
+  // Turns a handle (also 0, 1 and 2, which mean default streams) into a stream; null when there is none such. Does not
+  // return when it was a destroyed stream's, and is no other's now.
   Stream* stream(void* handle, Device* current, bool per_thread = false);
 
   int create_event(Device* device, unsigned flags, Event** event);
@@ -199,7 +202,8 @@ class SIM_PUBLIC Machine {
   std::atomic<bool> initialized_{false};
   std::vector<std::unique_ptr<Device>> devices_;
   std::vector<std::unique_ptr<Stream>> streams_;  // all that ever were: operations may still name them
-  std::unordered_set<void*> live_streams_;
+  std::unordered_map<void*, Stream*> live_streams_;  // by handle
+  std::vector<void*> dead_handles_;  // of destroyed streams; new ones get them, the last first
   std::unordered_set<Event*> events_;
   std::unordered_set<Graph*> graphs_;
   std::unordered_set<GraphExec*> execs_;

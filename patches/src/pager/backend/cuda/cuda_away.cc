@@ -83,16 +83,12 @@ bool CudaAway::map(char* address, Range* range) {
   }
   const CudaAddress begin = reinterpret_cast<std::uintptr_t>(address);
   std::size_t done = 0;
-  while (done < range->bytes && device_->check(device_->driver.mem_map(begin + done, cuda_page_bytes, 0,
-                                                                       range->pages[done / cuda_page_bytes], 0),
-                                               "cuMemMap")) {
+  while (done < range->bytes && device_->map(begin + done, cuda_page_bytes, range->pages[done / cuda_page_bytes])) {
     done += cuda_page_bytes;
   }
-  range->shown = done == range->bytes &&
-                 device_->check(device_->driver.mem_set_access(begin, range->bytes, readers_.data(), readers_.size()),
-                                "cuMemSetAccess");
+  range->shown = done == range->bytes && device_->set_access(begin, range->bytes, readers_.data(), readers_.size());
   if (!range->shown && done > 0) {
-    device_->driver.mem_unmap(begin, done);
+    device_->unmap(begin, done);
   }
   return range->shown;
 }
@@ -105,9 +101,7 @@ bool CudaAway::remove(char* address) {
   }
   if (found->second.shown) {
     const CudaScope scope(*device_);
-    if (!scope.ok() ||
-        !device_->check(device_->driver.mem_unmap(reinterpret_cast<std::uintptr_t>(address), found->second.bytes),
-                        "cuMemUnmap")) {
+    if (!scope.ok() || !device_->unmap(reinterpret_cast<std::uintptr_t>(address), found->second.bytes)) {
       return false;
     }
   }
@@ -120,10 +114,8 @@ bool CudaAway::add_reader(CudaDeviceId device) {
   const CudaScope scope(*device_);
   const cuda::AccessDescription reader = {{cuda::location_device, device}, cuda::access_read};
   for (const auto& one : ranges_) {
-    if (!scope.ok() ||
-        (one.second.shown && !device_->check(device_->driver.mem_set_access(reinterpret_cast<std::uintptr_t>(one.first),
-                                                                            one.second.bytes, &reader, 1),
-                                             "cuMemSetAccess"))) {
+    if (!scope.ok() || (one.second.shown && !device_->set_access(reinterpret_cast<std::uintptr_t>(one.first),
+                                                                 one.second.bytes, &reader, 1))) {
       return false;
     }
   }

@@ -54,7 +54,8 @@ class CudaBackendImpl final : public CudaBackend {
   bool crowded() override { return false; }
   std::string failure() const override { return cuda_failure(); }
 
-  StreamId stream(std::uintptr_t handle) override { return streams_.number(handle); }
+  StreamId stream(std::uintptr_t handle, bool lasting) override { return streams_.number(handle, lasting); }
+  bool lasting(StreamId stream) const override { return streams_.lasting(stream); }
   void mark(StreamId stream) override {
     streams_.mark(stream);
     show_away();
@@ -211,7 +212,7 @@ bool CudaBackendImpl::start() {
                         "cuStreamCreateWithPriority")) {
       return false;
     }
-    *own = streams_.number(reinterpret_cast<std::uintptr_t>(stream));
+    *own = streams_.number(reinterpret_cast<std::uintptr_t>(stream), /*lasting=*/true);
   }
   if (CudaAway::wanted(*device_)) {
     away_ = std::make_unique<CudaAway>(device_, &streams_);
@@ -237,7 +238,7 @@ CudaBackendImpl::~CudaBackendImpl() {
   driver_.ctx_synchronize();
   away_.reset();
   for (const auto& one : unsettled_) {
-    driver_.mem_unmap(cuda_address(one.first), one.second.bytes);
+    device_->unmap(cuda_address(one.first), one.second.bytes);
   }
   for (auto& one : ranges_) {
     unmap_range(one.first, &one.second);
@@ -277,7 +278,7 @@ void CudaBackendImpl::put_range(char* address, Range range) {
 bool CudaBackendImpl::map_range(char* address, Range* range) {
   std::size_t done = 0;
   for (const auto& chunk : range->chunks) {
-    if (!device_->check(driver_.mem_map(cuda_address(address) + done, chunk->bytes, 0, chunk->memory, 0), "cuMemMap")) {
+    if (!device_->map(cuda_address(address) + done, chunk->bytes, chunk->memory)) {
       break;
     }
     done += chunk->bytes;
@@ -291,13 +292,15 @@ bool CudaBackendImpl::map_range(char* address, Range* range) {
     }
   }
   if (done > 0) {
-    driver_.mem_unmap(cuda_address(address), done);
+    const std::string reason = cuda_failure();
+    device_->unmap(cuda_address(address), done);
+    return cuda_fail(reason);
   }
   return false;
 }
 
 bool CudaBackendImpl::unmap_range(char* address, Range* range) {
-  if (range->mapped && !device_->check(driver_.mem_unmap(cuda_address(address), range->bytes), "cuMemUnmap")) {
+  if (range->mapped && !device_->unmap(cuda_address(address), range->bytes)) {
     return false;
   }
   range->mapped = false;
@@ -312,8 +315,7 @@ bool CudaBackendImpl::set_access(char* address, std::size_t bytes, Access access
   for (cuda::AccessDescription& one : wanted) {
     one.flags = access == Access::read_only ? cuda::access_read : cuda::access_read_write;
   }
-  return device_->check(driver_.mem_set_access(cuda_address(address), bytes, wanted.data(), wanted.size()),
-                        "cuMemSetAccess");
+  return device_->set_access(cuda_address(address), bytes, wanted.data(), wanted.size());
 }
 
 bool CudaBackendImpl::map(char* address, std::size_t bytes, StreamId user) {
@@ -421,8 +423,7 @@ bool CudaBackendImpl::settle(char* address, std::size_t bytes) {
       continue;
     }
     const CudaScope scope(*device_);
-    if (scope.ok() && streams_.over(one->second.uses) &&
-        device_->check(driver_.mem_unmap(cuda_address(one->first), one->second.bytes), "cuMemUnmap")) {
+    if (scope.ok() && streams_.over(one->second.uses) && device_->unmap(cuda_address(one->first), one->second.bytes)) {
       one = unsettled_.erase(one);
     } else {
       all = false;

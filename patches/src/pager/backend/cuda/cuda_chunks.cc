@@ -160,12 +160,12 @@ bool CudaChunks::create_memory(CudaChunk* chunk, std::size_t size, bool* refused
 
 bool CudaChunks::map_alias(CudaChunk* chunk) {
   const cuda::AccessDescription access = {{cuda::location_device, device_->id}, cuda::access_read_write};
-  if (!device_->check(driver_.mem_map(chunk->alias, chunk->bytes, 0, chunk->memory, 0), "cuMemMap")) {
+  if (!device_->map(chunk->alias, chunk->bytes, chunk->memory)) {
     driver_.mem_release(chunk->memory);
     return false;
   }
-  if (!device_->check(driver_.mem_set_access(chunk->alias, chunk->bytes, &access, 1), "cuMemSetAccess")) {
-    driver_.mem_unmap(chunk->alias, chunk->bytes);
+  if (!device_->set_access(chunk->alias, chunk->bytes, &access, 1)) {
+    device_->unmap(chunk->alias, chunk->bytes);
     driver_.mem_release(chunk->memory);
     return false;
   }
@@ -175,7 +175,7 @@ bool CudaChunks::map_alias(CudaChunk* chunk) {
 void CudaChunks::destroy(const CudaChunk& chunk) {
   const CudaScope scope(*device_);
   if (scope.ok()) {
-    driver_.mem_unmap(chunk.alias, chunk.bytes);
+    device_->unmap(chunk.alias, chunk.bytes);
     driver_.mem_release(chunk.memory);
   }
 }

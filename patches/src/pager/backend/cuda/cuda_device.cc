@@ -3,8 +3,10 @@
 #include <algorithm>
 #include <atomic>
 #include <cctype>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
+#include <thread>
 #include <utility>
 
 #include "../../thread_text.h"
@@ -27,6 +29,20 @@ const char* cuda_advice(CudaResult result) {
     default:
       return "the NVIDIA driver does not start; check that nvidia-smi works";
   }
+}
+
+// Calls until the device is ready, or has not been for too long. Reports of the answer say no more than that it goes
+// away: the first pauses are as short as the calls, all of them together are 1.3 s.
+template <typename Call>
+CudaResult cuda_until_ready(Call call) {
+  constexpr std::chrono::microseconds first{20};
+  constexpr std::chrono::microseconds longest{700000};
+  CudaResult result = call();
+  for (auto pause = first; result == cuda::not_ready && pause <= longest; pause *= 2) {
+    std::this_thread::sleep_for(pause);
+    result = call();
+  }
+  return result;
 }
 
 }  // namespace
@@ -86,6 +102,20 @@ CudaDevice::~CudaDevice() {
   if (!cuda_forked()) {
     driver.device_primary_ctx_release(id);
   }
+}
+
+bool CudaDevice::map(CudaAddress address, std::size_t bytes, CudaMemory memory) const {
+  return check(cuda_until_ready([&] { return driver.mem_map(address, bytes, 0, memory, 0); }), "cuMemMap");
+}
+
+bool CudaDevice::set_access(CudaAddress address, std::size_t bytes, const cuda::AccessDescription* access,
+                            std::size_t count) const {
+  return check(cuda_until_ready([&] { return driver.mem_set_access(address, bytes, access, count); }),
+               "cuMemSetAccess");
+}
+
+bool CudaDevice::unmap(CudaAddress address, std::size_t bytes) const {
+  return check(cuda_until_ready([&] { return driver.mem_unmap(address, bytes); }), "cuMemUnmap");
 }
 
 bool CudaDevice::check(CudaResult result, const char* function) const {

@@ -4,6 +4,7 @@
 #ifndef LMS_CUDA_DEVICE_H
 #define LMS_CUDA_DEVICE_H
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -26,6 +27,13 @@ class CudaDevice {
 
   // Whether the call worked. If not, failure() on this thread names the call and the error.
   bool check(CudaResult result, const char* function) const;
+
+  // Changes of mappings. A busy device may answer "not ready" for a moment, so such a call is made again, for about a
+  // second; then it has failed, as in check().
+  bool map(CudaAddress address, std::size_t bytes, CudaMemory memory) const;
+  bool set_access(CudaAddress address, std::size_t bytes, const cuda::AccessDescription* access,
+                  std::size_t count) const;
+  bool unmap(CudaAddress address, std::size_t bytes) const;
 
   int attribute(int which) const;         // 0 when the driver does not know it
   std::uint64_t total_bytes() const;      // of memory

@@ -79,7 +79,7 @@ bool CudaImport::map(std::int64_t process, const std::vector<CudaExport>& export
       close(file);
     }
     if (mapped) {
-      mapped = device_->check(driver.mem_map(address_ + mapped_, one.bytes, 0, memory, 0), "cuMemMap");
+      mapped = device_->map(address_ + mapped_, one.bytes, memory);
       driver.mem_release(memory);  // the mapping keeps it
     }
     if (!mapped) {
@@ -89,7 +89,7 @@ bool CudaImport::map(std::int64_t process, const std::vector<CudaExport>& export
   }
   close(owner);
   const cuda::AccessDescription access = {{cuda::location_device, device_->id}, cuda::access_read_write};
-  return mapped && device_->check(driver.mem_set_access(address_, bytes_, &access, 1), "cuMemSetAccess");
+  return mapped && device_->set_access(address_, bytes_, &access, 1);
 }
 
 CudaImport::~CudaImport() {
@@ -98,7 +98,7 @@ CudaImport::~CudaImport() {
     return;
   }
   if (mapped_ > 0) {
-    device_->driver.mem_unmap(address_, mapped_);
+    device_->unmap(address_, mapped_);
   }
   device_->driver.mem_address_free(address_, bytes_);
 }

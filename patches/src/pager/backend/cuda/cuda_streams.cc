@@ -41,7 +41,7 @@ CudaStreams::~CudaStreams() {
   }
 }
 
-StreamId CudaStreams::number(std::uintptr_t handle) {
+StreamId CudaStreams::number(std::uintptr_t handle, bool lasting) {
   if (handle == cuda::stream_legacy) {
     handle = cuda::stream_default;
   } else if (handle == cuda::stream_per_thread) {
@@ -64,6 +64,7 @@ StreamId CudaStreams::number(std::uintptr_t handle) {
   id = find(last);
   if (id > last && id < any_stream) {
     streams_[id].handle = handle;
+    streams_[id].lasting = lasting || handle == cuda::stream_default;
     last_.store(id, std::memory_order_release);
   }
   return id;
@@ -131,42 +132,39 @@ bool CudaStreams::over(const Uses& uses) {
       continue;
     }
     const CudaScope scope(*device_);
-    if (!scope.ok()) {
-      return true;
-    }
     const std::lock_guard<std::mutex> guard(stream.lock);
-    Mark mark = {};
-    const Outcome outcome = cover(&stream, uses.until, &mark);
-    if (outcome != Outcome::done) {
-      return false;  // it is not known; a mark may also fail for want of memory
-    }
-    const CudaResult result = driver_.event_query(mark.event->handle);
-    if (result == cuda::not_ready) {
-      return false;
-    }
-    if (result == cuda::success) {
+    while (!is_over(stream, uses.until)) {
+      Mark mark = {};
+      // A mark may also fail for want of memory. What the device answers else, that the event is a capture's, say, is
+      // no proof that work is over.
+      if (!scope.ok() || cover(&stream, uses.until, 0, &mark) != Outcome::done || !is_done(*mark.event)) {
+        return false;
+      }
       retire(&stream, mark.stamp);
     }
   }
   return true;
 }
 
+bool CudaStreams::is_done(const Event& event) const { return driver_.event_query(event.handle) == cuda::success; }
+
 bool CudaStreams::wait_on_device(Stream* stream, std::uint64_t until, CudaStream user) {
   Outcome outcome;
   {
     const std::lock_guard<std::mutex> guard(stream->lock);
     Mark mark = {};
-    outcome = cover(stream, until, &mark);
-    if (outcome == Outcome::done) {
+    while ((outcome = cover(stream, until, mark.stamp, &mark)) == Outcome::done) {
       // Asking is cheaper than a wait that the device has to carry out.
-      const CudaResult result = driver_.event_query(mark.event->handle);
-      if (result == cuda::success) {
+      if (!is_done(*mark.event)) {
+        if (!device_->check(driver_.stream_wait_event(user, mark.event->handle, 0), "cuStreamWaitEvent")) {
+          return false;
+        }
+      } else if (stream->lasting || stream->marks.front().stamp == mark.stamp) {
         retire(stream, mark.stamp);
+      }
+      if (mark.stamp >= until) {
         return true;
       }
-      return result == cuda::not_ready
-                 ? device_->check(driver_.stream_wait_event(user, mark.event->handle, 0), "cuStreamWaitEvent")
-                 : device_->check(result, "cuEventQuery");
     }
   }
   return resolve(outcome, until);
@@ -177,17 +175,19 @@ bool CudaStreams::wait_on_host(Stream* stream, std::uint64_t until) {
   {
     std::unique_lock<std::mutex> lock(stream->lock);
     Mark mark = {};
-    outcome = cover(stream, until, &mark);
-    if (outcome == Outcome::done) {
+    while ((outcome = cover(stream, until, mark.stamp, &mark)) == Outcome::done) {
       ++mark.event->holders;
       lock.unlock();
       const CudaResult result = driver_.event_synchronize(mark.event->handle);
       lock.lock();
       release(stream, mark.event);
-      if (result == cuda::success) {
-        retire(stream, mark.stamp);
+      if (!device_->check(result, "cuEventSynchronize")) {
+        return false;
       }
-      return device_->check(result, "cuEventSynchronize");
+      retire(stream, mark.stamp);  // those before it have been waited for, too, where that is needed
+      if (mark.stamp >= until) {
+        return true;
+      }
     }
   }
   return resolve(outcome, until);
@@ -212,9 +212,10 @@ bool CudaStreams::synchronize(std::uint64_t until) {
   if (until <= synchronized_.load(std::memory_order_acquire)) {
     return true;
   }
-  // To synchronize a device while a stream of it is capturing is an error, and ends the capture.
+  // To synchronize a device while a stream of it is capturing is an error, and ends the capture. Who captures on a
+  // stream that is not lasting, which must not be asked, gets that error.
   for (StreamId id = 1; id <= last_.load(std::memory_order_acquire); ++id) {
-    if (capturing(streams_[id])) {
+    if (streams_[id].lasting && capturing(streams_[id])) {
       return cuda_fail("the whole device has to be waited for, which is not allowed while a CUDA graph is captured");
     }
   }
@@ -233,7 +234,15 @@ bool CudaStreams::capturing(const Stream& stream) const {
   return result == cuda::stream_capture_implicit || (result == cuda::success && status != cuda::capture_none);
 }
 
-CudaStreams::Outcome CudaStreams::cover(Stream* stream, std::uint64_t until, Mark* mark) {
+// What is to be waited for next so that work up to `until` is over, if marks up to `after` were waited for: the first
+// mark with a stamp of at least `until`, or, of a stream that is not lasting, the first after `after`.
+CudaStreams::Outcome CudaStreams::cover(Stream* stream, std::uint64_t until, std::uint64_t after, Mark* mark) {
+  if (!stream->lasting) {
+    if (stream->marks.empty() || stream->marks.back().stamp < until || !is_over(*stream, stream->given_up)) {
+      return Outcome::gone;
+    }
+    until = std::max(after + 1, stream->marks.front().stamp);
+  }
   const auto find = [&] {
     return std::lower_bound(stream->marks.begin(), stream->marks.end(), until,
                             [](const Mark& one, std::uint64_t stamp) { return one.stamp < stamp; });
@@ -294,14 +303,20 @@ void CudaStreams::retire(Stream* stream, std::uint64_t stamp) {
 }
 
 void CudaStreams::prune(Stream* stream) {
-  // Marks end in their order, so the last one that is over is found by halving.
-  const auto first_open = std::partition_point(stream->marks.begin(), stream->marks.end(), [&](const Mark& mark) {
-    return driver_.event_query(mark.event->handle) == cuda::success;
-  });
-  if (first_open != stream->marks.begin()) {
-    retire(stream, std::prev(first_open)->stamp);
+  if (stream->lasting) {
+    // Marks end in their order, so the last one that is over is found by halving.
+    const auto first_open = std::partition_point(stream->marks.begin(), stream->marks.end(),
+                                                 [&](const Mark& mark) { return is_done(*mark.event); });
+    if (first_open != stream->marks.begin()) {
+      retire(stream, std::prev(first_open)->stamp);
+    }
+  } else {
+    while (!stream->marks.empty() && is_done(*stream->marks.front().event)) {
+      retire(stream, stream->marks.front().stamp);
+    }
   }
   while (stream->marks.size() >= cuda_most_marks) {
+    stream->given_up = stream->marks.front().stamp;
     release(stream, stream->marks.front().event);
     stream->marks.pop_front();
   }

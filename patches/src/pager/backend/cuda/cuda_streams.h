@@ -4,6 +4,11 @@
 // was recorded. A use up to stamp u is covered by the first mark with a stamp of at least u: to wait for that
 // mark's event is to wait for the use, and for little else. When there is none, one is recorded on the spot.
 //
+// A driver does not check the handle of a stream that was destroyed: to use it is a crash, or meets another stream that
+// has got the same handle since. So a stream that may be destroyed (not `lasting`) is given no mark but when its user
+// asks for one; what no mark covers is over when the device is idle. Its queue may be that of several streams, one
+// after the other, whose marks may end in another order.
+//
 // Thread-safe. A thread that waits for the device holds no lock meanwhile.
 #ifndef LMS_CUDA_STREAMS_H
 #define LMS_CUDA_STREAMS_H
@@ -31,8 +36,10 @@ class CudaStreams {
   ~CudaStreams();  // no thread waits any more
 
   // The number that a stream has for good, given to it now if need be; any_stream when there are no more numbers. Takes
-  // no lock for a stream that has one.
-  StreamId number(std::uintptr_t handle);
+  // no lock for a stream that has one. The default stream is lasting, whatever is said.
+  StreamId number(std::uintptr_t handle, bool lasting);
+
+  bool lasting(StreamId stream) const { return stream >= any_stream || streams_[stream].lasting; }
 
   CudaStream handle(StreamId stream) const { return reinterpret_cast<CudaStream>(streams_[stream].handle); }
 
@@ -55,10 +62,12 @@ class CudaStreams {
     Event* event;
   };
   struct Stream {
-    std::uintptr_t handle = 0;  // fixed once the stream has its number
+    std::uintptr_t handle = 0;  // fixed once the stream has its number, as is the next
+    bool lasting = true;
     std::atomic<std::uint64_t> done{0};  // work up to this stamp is over
     std::mutex lock;  // guards what follows
     std::deque<Mark> marks;  // by stamp
+    std::uint64_t given_up = 0;  // marks up to this stamp were taken off the queue before they were over
     std::size_t prune_at = 0;
     std::vector<std::unique_ptr<Event>> events;  // all of them
     std::vector<Event*> idle;
@@ -66,7 +75,7 @@ class CudaStreams {
   enum class Outcome : std::uint8_t {
     done,
     capturing,  // nothing may be recorded on the stream now
-    gone,  // the stream was destroyed; its work may go on
+    gone,  // the stream was destroyed, or may have been; its work may go on
     failed
   };
 
@@ -78,8 +87,9 @@ class CudaStreams {
   bool resolve(Outcome outcome, std::uint64_t until);
 
   // The stream's lock is held.
-  Outcome cover(Stream* stream, std::uint64_t until, Mark* mark);
+  Outcome cover(Stream* stream, std::uint64_t until, std::uint64_t after, Mark* mark);
   Outcome record(Stream* stream);
+  bool is_done(const Event& event) const;
   static void release(Stream* stream, Event* event);
   static void retire(Stream* stream, std::uint64_t stamp);
   void prune(Stream* stream);

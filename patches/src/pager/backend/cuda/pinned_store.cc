@@ -139,7 +139,7 @@ std::unique_ptr<PinnedMemory> PinnedMemory::make_mappable(const std::shared_ptr<
     if (!device->check(driver.mem_create(&page, cuda_page_bytes, &properties, 0), "cuMemCreate")) {
       return nullptr;
     }
-    if (!device->check(driver.mem_map(base + offset, cuda_page_bytes, 0, page, 0), "cuMemMap")) {
+    if (!device->map(base + offset, cuda_page_bytes, page)) {
       driver.mem_release(page);
       return nullptr;
     }
@@ -149,9 +149,7 @@ std::unique_ptr<PinnedMemory> PinnedMemory::make_mappable(const std::shared_ptr<
   const std::array<cuda::AccessDescription, 2> access = {
       {{{cuda::location_host_node, 0}, cuda::access_read_write},
        {{cuda::location_device, device->id}, cuda::access_read_write}}};
-  const bool accessible =
-      device->check(driver.mem_set_access(base, whole, access.data(), access.size()), "cuMemSetAccess");
-  return accessible ? std::move(made) : nullptr;
+  return device->set_access(base, whole, access.data(), access.size()) ? std::move(made) : nullptr;
 }
 
 PinnedMemory::PinnedMemory(std::shared_ptr<CudaDevice> device, char* base, std::size_t bytes, bool pinned)
@@ -166,7 +164,7 @@ PinnedMemory::~PinnedMemory() {
     if (scope.ok()) {
       const CudaAddress base = reinterpret_cast<std::uintptr_t>(base_);
       if (!pages_.empty()) {
-        device_->driver.mem_unmap(base, pages_.size() * cuda_page_bytes);
+        device_->unmap(base, pages_.size() * cuda_page_bytes);
       }
       for (const CudaMemory page : pages_) {
         device_->driver.mem_release(page);

@@ -19,7 +19,8 @@ void wait_for(c10::cuda::CUDAStream stream) {
   int current = 0;
   static_cast<void>(cudaGetDevice(&current));
   static_cast<void>(cudaSetDevice(stream.device_index()));  // a default stream is the current device's
-  static_cast<void>(cudaStreamSynchronize(stream.stream()));
+  // The handle of a stream that may have been destroyed is not to be touched.
+  static_cast<void>(is_lasting(stream) ? cudaStreamSynchronize(stream.stream()) : cudaDeviceSynchronize());
   static_cast<void>(cudaSetDevice(current));
 }
 
@@ -126,7 +127,7 @@ void release_block(void* address) {
   device->pager()->free(address);
 }
 
-c10::DataPtr allocate_block(CudaDevice* device, uint64_t bytes, cudaStream_t stream) {
+c10::DataPtr allocate_block(CudaDevice* device, uint64_t bytes, c10::cuda::CUDAStream stream) {
   lms_torch::throw_pending_failure();
   void* address = nullptr;
   const lms::Status status = device->pager()->allocate(bytes, &address, device->number(stream));
@@ -148,7 +149,7 @@ void record_use(CudaDevice* device, const void* address, c10::cuda::CUDAStream s
   } else if (lms_torch::capture_possible() && stock::is_capturing(stream.stream())) {
     status = pager->hold(address);
   } else {
-    pager->record_use(address, device->number(stream.stream()));
+    pager->record_use(address, device->number(stream));
   }
   if (!status.ok()) {
     lms_torch::throw_status(status);

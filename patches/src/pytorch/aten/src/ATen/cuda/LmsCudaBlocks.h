@@ -19,7 +19,7 @@ CudaDevice* owner_of(const void* address);
 // The block that the address belongs to, or null when it was freed.
 void* block_of(CudaDevice* device, const void* address, uint64_t* bytes);
 
-c10::DataPtr allocate_block(CudaDevice* device, uint64_t bytes, cudaStream_t stream);
+c10::DataPtr allocate_block(CudaDevice* device, uint64_t bytes, c10::cuda::CUDAStream stream);
 
 // Serves the stock allocator's memory, too.
 void release_block(void* address);

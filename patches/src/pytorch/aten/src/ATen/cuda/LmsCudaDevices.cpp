@@ -11,8 +11,9 @@
 
 namespace lms_cuda {
 
-lms::StreamId CudaDevice::number(cudaStream_t stream) {
-  const lms::StreamId found = pager()->backend().stream(reinterpret_cast<uintptr_t>(stream));
+lms::StreamId CudaDevice::number(c10::cuda::CUDAStream stream) {
+  const lms::StreamId found =
+      pager()->backend().stream(reinterpret_cast<uintptr_t>(stream.stream()), is_lasting(stream));
   const uint64_t bit = lms::stream_bit(found);
   if ((streams_.load(std::memory_order_relaxed) & bit) != bit) {
     streams_.fetch_or(bit, std::memory_order_relaxed);
@@ -24,7 +25,7 @@ void CudaDevice::mark_streams() {
   if (lms::Pager* found = pager()) {
     const uint64_t streams = streams_.load(std::memory_order_relaxed);
     for (lms::StreamId stream = 1; stream < lms::any_stream; ++stream) {
-      if ((streams & lms::stream_bit(stream)) != 0) {
+      if ((streams & lms::stream_bit(stream)) != 0 && found->backend().lasting(stream)) {
         found->backend().mark(stream);
       }
     }
@@ -70,12 +71,17 @@ int index_of(const CudaDevice& device) { return static_cast<int>(&device - devic
 c10::Device as_device(int index) { return c10::Device(c10::DeviceType::CUDA, static_cast<c10::DeviceIndex>(index)); }
 
 lms::StreamId current_stream(const lms_torch::Device& device, bool* captured) {
-  const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device.index)).stream();
-  if (lms_torch::capture_possible() && stock::is_capturing(stream)) {
+  const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(static_cast<c10::DeviceIndex>(device.index));
+  if (lms_torch::capture_possible() && stock::is_capturing(stream.stream())) {
     *captured = true;
     return lms::host_stream;
   }
   return device_at(device.index)->number(stream);
+}
+
+// One that the program made (getStreamFromExternal) has its handle for a number.
+bool is_lasting(c10::cuda::CUDAStream stream) {
+  return reinterpret_cast<intptr_t>(stream.stream()) != static_cast<intptr_t>(stream.id()) || stream.id() == 0;
 }
 
 void add_peer(int from, int to) {

@@ -5,6 +5,7 @@
 #include <ATen/LmsDevices.h>
 #include <ATen/lms/pager.h>
 #include <c10/core/Device.h>
+#include <c10/cuda/CUDAStream.h>
 #include <cuda_runtime_api.h>
 
 #include <array>
@@ -39,10 +40,10 @@ class CudaDevice {
   uint64_t min_size() const { return min_size_.load(std::memory_order_relaxed); }
   bool takes(uint64_t bytes) const { return bytes >= enabled_size_.load(std::memory_order_relaxed); }
 
-  // The number of a stream of this device.
-  lms::StreamId number(cudaStream_t stream);
+  // The number of a stream of this device, which exists.
+  lms::StreamId number(c10::cuda::CUDAStream stream);
 
-  // Marks every stream: during a capture nothing can be recorded.
+  // Marks every lasting stream: during a capture nothing can be recorded.
   void mark_streams();
 
   // A private pool of the stock allocator serves the streams that the filter names, from now on.
@@ -71,6 +72,9 @@ std::array<CudaDevice, most_devices>& devices();
 CudaDevice* device_at(int index);  // null when there is no such number
 int index_of(const CudaDevice& device);
 c10::Device as_device(int index);
+
+// Whether PyTorch made the stream: it destroys none.
+bool is_lasting(c10::cuda::CUDAStream stream);
 
 // As a lms_torch::Device has it: every CUDA device has this function, and no device of another kind.
 lms::StreamId current_stream(const lms_torch::Device& device, bool* captured);

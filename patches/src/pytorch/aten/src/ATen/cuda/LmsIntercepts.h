@@ -135,8 +135,8 @@ class Intercepts {
       enable_at_first_use(index);
     }
     if (device != nullptr && device->takes(bytes) && bytes < absurd) {
-      const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(index).stream();
-      if (!device->in_private_pool(stream)) {
+      const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(index);
+      if (!device->in_private_pool(stream.stream())) {
         return allocate_block(device, bytes, stream);
       }
     }
@@ -168,12 +168,12 @@ class Intercepts {
     }
     // On the stream that the memory was made for, and that is going to use the copy.
     const auto index = static_cast<c10::DeviceIndex>(index_of(*device));
-    const cudaStream_t stream = c10::cuda::getCurrentCUDAStream(index).stream();
+    const c10::cuda::CUDAStream stream = c10::cuda::getCurrentCUDAStream(index);
     const lms::StreamId number = device->number(stream);
     const lms_torch::ResidentBlock source(from, /*write=*/false, number);
     const lms_torch::ResidentBlock target(to, /*write=*/true, number);
     const c10::cuda::CUDAGuard guard(index);
-    C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream));
+    C10_CUDA_CHECK(cudaMemcpyAsync(to, from, bytes, cudaMemcpyDeviceToDevice, stream.stream()));
   }
 
   void recordStream(const c10::DataPtr& data, c10::cuda::CUDAStream stream) const {

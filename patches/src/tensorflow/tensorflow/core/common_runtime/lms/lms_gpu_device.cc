@@ -79,9 +79,11 @@ void* handle_of(Stream* stream, long /*otherwise*/) {
   return *stream->implementation()->GpuStreamMemberHack();
 }
 
+// TensorFlow's streams live as long as its devices.
 lms::StreamId number_of(lms::Pager* pager, stream_executor::Stream* stream) {
   return pager == nullptr ? lms::host_stream
-                          : pager->backend().stream(reinterpret_cast<std::uintptr_t>(handle_of(stream, 0)));
+                          : pager->backend().stream(reinterpret_cast<std::uintptr_t>(handle_of(stream, 0)),
+                                                    /*lasting=*/true);
 }
 
 // ------------------------------------------------------------------------------------------------ GPUs
