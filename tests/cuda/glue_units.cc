@@ -641,9 +641,7 @@ CASE(several_devices) {
   }
   fill(blocks[14], 14);  // resident and writable now, as the other one is readable
   const uint64_t from = reinterpret_cast<uint64_t>(address(blocks[15]));
-  CHECK(sim_accessible(0, from, 4 * mib, 1) == 0);
-  allocator()->enablePeerAccess(0, 1);
-  CHECK(sim_accessible(0, from, 4 * mib, 1) != 0);
+  CHECK(sim_accessible(0, from, 4 * mib, 1) != 0);  // collectives between them ask nobody
   CHECK_EQ(allocator()->memcpyAsync(address(blocks[14]), 0, address(blocks[15]), 1, 4 * mib, stream_now(), false),
            cudaSuccess);
   CHECK(holds(blocks[14], 15));
@@ -652,6 +650,27 @@ CASE(several_devices) {
   const c10::cuda::CUDAGuard guard(1);
   const at::Tensor more = empty(4 * mib);
   CHECK(paged(more, 1));
+  disable(1);
+}
+
+CASE(a_device_without_lms_uses_blocks_when_it_says_so) {
+  enable(24 * mib, mib, false, 1);
+  const c10::cuda::CUDAGuard guard(1);
+  const at::Tensor block = empty(4 * mib);
+  CHECK(paged(block, 1));
+  const uint64_t from = reinterpret_cast<uint64_t>(address(block));
+  CHECK(sim_accessible(0, from, 4 * mib, 1) == 0);
+  allocator()->enablePeerAccess(0, 1);
+  CHECK(sim_accessible(0, from, 4 * mib, 1) != 0);
+  disable(1);
+}
+
+CASE(collectives_reach_every_device) {
+  enable(24 * mib, mib, false, 1);
+  CHECK_EQ(lms_torch_cuda_share_all(), LMS_OK);
+  const c10::cuda::CUDAGuard guard(1);
+  const at::Tensor block = empty(4 * mib);
+  CHECK(sim_accessible(0, reinterpret_cast<uint64_t>(address(block)), 4 * mib, 1) != 0);
   disable(1);
 }
 

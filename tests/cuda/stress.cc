@@ -366,6 +366,15 @@ class Program {
     }
     c10::cuda::CUDAStream& own = streams_[own_stream];
     enter(0);
+    if (!shared_->alone) {
+      // Another thread's stream may get the handle, and by that, unordered, what the stock allocator keeps for it.
+      for (Block& block : blocks_) {
+        if (block.lives() && block.home == own_stream && !shared_->pager()->owns(block.data.get())) {
+          free(&block);
+        }
+      }
+      check(cudaStreamSynchronize(own.stream()), "cudaStreamSynchronize");
+    }
     check(cudaEventRecord(events_[own_stream], own.stream()), "cudaEventRecord");
     const c10::cuda::CUDAStream made = make_stream();
     check(cudaStreamDestroy(own.stream()), "cudaStreamDestroy");

@@ -202,6 +202,25 @@ def check_graph_captured_while_its_tensors_are_away() -> None:
         equal(tensor, data(4, seed))
 
 
+def check_resize_of_a_storage_that_is_away() -> None:
+    """FSDP does this to its parameters; it moves the contents outside of operations."""
+    expected = data(4)
+    enable()
+    for size in (8 * MIB, 2 * MIB):
+        tensor = away(expected)
+        storage = tensor.untyped_storage()
+        storage.resize_(size)
+        count = min(size, 4 * MIB) // 4
+        assert storage.nbytes() == size
+        equal(torch.empty(0, device="cuda").set_(storage, 0, (count,)), expected[:count])
+    assert simulator().sim_device_error(0) == 0
+    tensor = away(expected)
+    before = stat("in.bytes")
+    tensor.untyped_storage().resize_(0)
+    tensor.untyped_storage().resize_(4 * MIB)
+    assert stat("in.bytes") == before  # there was nothing to move
+
+
 def check_scatter_and_gather_between_devices() -> None:
     simulate(devices=2)
     expected = data(8).view(2, MIB)

@@ -275,9 +275,8 @@ std::uint64_t result_count(const Call& call, int ranks) {
 bool sends(const Call& call) { return call.kind != Kind::broadcast || call.communicator->rank == call.root; }
 bool receives(const Call& call) { return call.kind != Kind::reduce || call.communicator->rank == call.root; }
 
-// Whether the rank's device may touch its operand and result; else it is lost as by an illegal address.
-bool check(const Call& call) {
-  const int device = call.communicator->device;
+// Whether a device may touch the rank's operand and result; else it is lost as by an illegal address.
+bool check_for(const Call& call, int device) {
   const int ranks = call.communicator->clique->ranks;
   const std::uint64_t size = size_of(call.type);
   const auto may = [&](const void* address, std::uint64_t count, int access) {
@@ -290,6 +289,24 @@ bool check(const Call& call) {
     return false;
   }
   return true;
+}
+
+bool check(const Call& call) { return check_for(call, call.communicator->device); }
+
+// Within a process a device reads and writes the memory of its neighbours in the ring, which NCCL asks nobody for.
+// Those have made each other peers, as far as memory of cudaMalloc goes.
+bool check_neighbours(const std::vector<Call>& calls) {
+  return std::all_of(calls.begin(), calls.end(), [&](const Call& call) {
+    const int device = call.communicator->device;
+    const int next = (call.communicator->rank + 1) % call.communicator->clique->ranks;
+    const auto other =
+        std::find_if(calls.begin(), calls.end(), [&](const Call& one) { return one.communicator->rank == next; });
+    if (device == other->communicator->device) {
+      return true;
+    }
+    sim::memory().set_peer(device, other->communicator->device, true);
+    return check_for(*other, device);
+  });
 }
 
 bool leaves_out(const Call& call) { return sim::settings().leaves_out(call.count * size_of(call.type)); }
@@ -319,7 +336,7 @@ void reduce(const Call& call, const std::vector<const void*>& contributions, voi
 
 void run_together(void* data) {  // is never freed: a graph may run it again
   const auto& calls = *static_cast<std::vector<Call>*>(data);
-  if (!std::all_of(calls.begin(), calls.end(), check) || leaves_out(calls.front())) {
+  if (!std::all_of(calls.begin(), calls.end(), check) || !check_neighbours(calls) || leaves_out(calls.front())) {
     return;
   }
   const Call& first = calls.front();

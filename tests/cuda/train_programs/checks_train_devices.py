@@ -12,6 +12,7 @@ from perceptrons import WIDTH, perceptron, sample
 from raw_kernels import launch_scale
 from torch import Tensor, nn
 from torch.multiprocessing.spawn import spawn
+from torch.nn.parallel import comm
 from training import parameters_and_gradients, trains
 
 STEPS = 3
@@ -43,6 +44,24 @@ def check_train_data_parallel() -> None:
         yield from parameters_and_gradients(model)
 
     trains(program, devices=BOTH)
+
+
+def check_train_collectives_of_three() -> None:
+    """With values from the host no copy between devices tells which of them are going to be peers."""
+    os.environ["SIM_CUDA_DEVICES"] = "3"
+    three = ("cuda:0", "cuda:1", "cuda:2")
+
+    def program(device: str) -> Iterator[Tensor]:
+        for step in range(STEPS):
+            values = [sample("cpu", 10 * step + index).mul(100).round() for index in range(12)]  # added up in any order
+            if device == "cpu":
+                yield from (value + 2 * value + 3 * value for value in values)
+                continue
+            copies = comm.broadcast_coalesced([value.to(device) for value in values], [0, 1, 2])
+            factors = [[value * (index + 1) for value in each] for index, each in enumerate(copies)]
+            yield from comm.reduce_add_coalesced(factors, 0)
+
+    trains(program, devices=three)
 
 
 def check_train_in_a_pipeline() -> None:

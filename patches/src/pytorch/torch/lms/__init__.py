@@ -93,12 +93,23 @@ def _before_observing() -> None:
 def _switched() -> None:
     """Wraps what has to be while LMS is enabled for some device, and nothing else. The caller holds the lock."""
     global _active
-    from . import _compilers, _graphs, _handout, _memory_stats, _tensor_lists, _unobserved, _unsigned, _wrapping
+    from . import (
+        _compilers,
+        _extensions,
+        _graphs,
+        _handout,
+        _memory_stats,
+        _tensor_lists,
+        _unobserved,
+        _unsigned,
+        _wrapping,
+    )
 
     active = {device.kind.name for device in _library.devices() if _library.enabled(device) or _waits(device)}
     _unsigned.repeat_calls(bool(active))
     rows = _handout.ROWS + _memory_stats.ROWS + _tensor_lists.ROWS + _compilers.ROWS + _unobserved.rows()
-    rows += _unsigned.rows()
+    rows += _extensions.ROWS + _unsigned.rows()
+    _extensions.wrap_all("cuda" in active)
     _wrapping.apply({row for row in rows if active.intersection(row.devices)})
     _active = bool(active)
     if not _active:

@@ -52,7 +52,7 @@ def _unseen(function: Callable[..., Any], *arguments: Any) -> Any:
 
 def pin(tensors: list[torch.Tensor], current_stream: bool, write: bool = True) -> list[int]:
     """Pins the storages of all tensors; the result goes to :func:`unpin` once."""
-    return _unseen(torch.ops.lms.pin, tensors, write, current_stream)
+    return _unseen(torch.ops.lms.pin, tensors, write, current_stream) if tensors else []
 
 
 def unpin(tokens: list[int], current_stream: bool) -> None:
@@ -135,11 +135,17 @@ def _cuda_array_interface(stock: property) -> property:
 # ------------------------------------------------------------------------------------------------ calls
 
 
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+
+
 def tensors_among(values: Any) -> Iterator[torch.Tensor]:
-    """The tensors among the arguments of a kernel: also those in sequences, and those that a descriptor is based on."""
+    """The tensors among the arguments of a kernel: also those in sequences, those that a descriptor is based on, and those
+    that a tensor of another class, such as a quantized one, is made of."""
     for value in values:
         if isinstance(value, torch.Tensor):
             yield value
+            if type(value) not in _PLAIN:
+                yield from (part for part in vars(value).values() if isinstance(part, torch.Tensor))
         elif isinstance(value, (list, tuple)):
             yield from tensors_among(value)
         elif isinstance(getattr(value, "base", None), torch.Tensor):  # TensorDescriptor, TensorWrapper
@@ -207,6 +213,17 @@ def _raw_call(stock: _Method) -> _Method:
         return pinned(lambda: stock(*args, **kwargs), (args, tuple(kwargs.values())), False)
 
     return raw_call
+
+
+def _between_devices(stock: _Method) -> _Method:
+    """The same for what NCCL may do, which reaches from one device into the other's memory."""
+    raw_call = _raw_call(stock)
+
+    def between_devices(*args: Any, **kwargs: Any) -> Any:
+        _library.check(_library.load("cuda").lms_torch_cuda_share_all())
+        return raw_call(*args, **kwargs)
+
+    return between_devices
 
 
 def pinned(call: Callable[[], Any], inputs: Any, current_stream: bool) -> Any:
@@ -333,6 +350,17 @@ def _storage_method(stock: _Method) -> _Method:
     return with_storages_resident
 
 
+def _resize(stock: _Method) -> _Method:
+    """What moves contents to memory of another size, outside of operations, unless one of both sizes is 0."""
+
+    def resize(self: Any, *args: Any, **kwargs: Any) -> Any:
+        moves = self.device.type == "cuda" and self.nbytes() > 0 and any(args)
+        with _library.resident(self.data_ptr()) if moves else contextlib.nullcontext():
+            return stock(self, *args, **kwargs)
+
+    return resize
+
+
 def _storage_classes() -> list[str]:
     """Those that are not made of another: one from 1.11 on; before, one for every type of data and device."""
     if hasattr(torch.Tensor, "untyped_storage"):
@@ -393,7 +421,7 @@ ROWS: tuple[Row, ...] = (
     Row(_CUDA, "torch._C:_aoti.AOTIModelPackageLoader", "run", _raw_call),
     Row(_CUDA, "torch._C:_aoti.AOTIModelPackageLoader", "boxed_run", _raw_call),
     *(
-        Row(_CUDA, "torch._C", name, _raw_call)  # torch.cuda.comm, which is DataParallel's, and torch.cuda.nccl
+        Row(_CUDA, "torch._C", name, _between_devices)  # torch.cuda.comm, which is DataParallel's, and torch.cuda.nccl
         for name in (
             "_broadcast",
             "_broadcast_coalesced",
@@ -414,6 +442,7 @@ ROWS: tuple[Row, ...] = (
         for storage in _storage_classes()
         for name in ("_write_file", "_set_from_file", "copy_", "fill_", "resize_", "__getitem__", "__setitem__")
     ),
+    *(Row(_CUDA, "torch:UntypedStorage", name, _resize) for name in ("resize_", "_resize_with_addr_")),
     Row(_CPU, "torch.distributed.rpc:TensorPipeRpcBackendOptions", "__init__", _rpc_options),
     *_collective_rows(),
 )

@@ -293,8 +293,7 @@ void uninstall() {
 
 bool installed() { return is_installed; }
 
-void begin_device(int /*device*/) {
-}  // needsPoolSpecificPeerAccess and enablePeerAccess tell which others use its memory
+bool tells_peers() { return true; }  // by needsPoolSpecificPeerAccess or enablePeerAccess
 
 bool initialized() { return stock_object()->initialized(); }
 

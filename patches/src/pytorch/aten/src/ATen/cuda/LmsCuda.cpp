@@ -63,6 +63,31 @@ lms_status guarded(Call call) {
   }
 }
 
+// Whether every device may use every other's blocks. Collectives of a process with several devices reach straight into
+// each other's memory, and ask nobody.
+std::atomic<bool> all_are_peers{false};
+
+// Lets the others use the device's blocks, as far as they can.
+void share(int device) {
+  for (int from = 0; from < c10::cuda::device_count(); ++from) {
+    int possible = 0;
+    if (from != device && cudaDeviceCanAccessPeer(&possible, from, device) == cudaSuccess && possible != 0) {
+      add_peer(from, device);
+    }
+  }
+}
+
+lms_status share_all() {
+  if (!all_are_peers.exchange(true)) {
+    for (const CudaDevice& device : devices()) {
+      if (device.pager() != nullptr) {
+        share(index_of(device));
+      }
+    }
+  }
+  return LMS_OK;
+}
+
 lms_status add_device(CudaDevice* device, int index, const lms_options* options) {
   lms_pager* handle = nullptr;
   const lms_status status = lms_create_cuda(options, index, &handle);
@@ -79,8 +104,12 @@ lms_status add_device(CudaDevice* device, int index, const lms_options* options)
     return lms_fail(LMS_UNSUPPORTED, "too many devices use LMS");
   }
   return guarded([index] {
-    stock::begin_device(index);
-    return LMS_OK;
+    if (all_are_peers.load() || !stock::tells_peers()) {
+      share(index);
+      return LMS_OK;
+    }
+    const auto has_pager = [](const CudaDevice& other) { return other.pager() != nullptr; };
+    return std::count_if(devices().begin(), devices().end(), has_pager) > 1 ? share_all() : LMS_OK;
   });
 }
 
@@ -213,6 +242,13 @@ lms_status lms_torch_cuda_disable(int index) {
       uninstall_unless_needed();
     }
     return LMS_OK;
+  });
+}
+
+lms_status lms_torch_cuda_share_all(void) {
+  return guarded([] {
+    const std::lock_guard<std::mutex> guard(switching());
+    return share_all();
   });
 }
 

@@ -21,6 +21,9 @@ LMS_API lms_status lms_torch_cuda_enable(int device, const lms_options* options,
 // On failure LMS stays enabled and nothing is lost. Device -1: no more devices are enabled at their first request.
 LMS_API lms_status lms_torch_cuda_disable(int device);
 
+// Lets every device use the blocks of every other one, as far as it can, from now on.
+LMS_API lms_status lms_torch_cuda_share_all(void);
+
 LMS_API int lms_torch_cuda_enabled(int device);
 LMS_API uint64_t lms_torch_cuda_min_size(int device);  // bytes; the last one that was set
 LMS_API lms_pager* lms_torch_cuda_pager(int device);   // null before the first enable; the same from then on

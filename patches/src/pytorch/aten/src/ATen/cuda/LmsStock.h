@@ -23,8 +23,8 @@ lms_status install();
 void uninstall();
 bool installed();
 
-// Called when the device has got its pager.
-void begin_device(int device);
+// Whether the allocator is told which devices use each other's memory.
+bool tells_peers();
 
 // What follows asks the stock allocator, which was found when LMS was first installed.
 
