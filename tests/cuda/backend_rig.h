@@ -39,7 +39,7 @@ using lms::StreamId;
 using lms::Uses;
 
 constexpr std::uint64_t page = lms::cuda_page_bytes;
-constexpr std::uint64_t large_chunk = lms::cuda_chunk_sizes[0];
+constexpr std::uint64_t large_chunk = lms::cuda_largest_chunk;
 
 inline void require(int result, const char* what) {
   if (result != 0) {

@@ -132,8 +132,8 @@ CASE(what_is_read_only_comes_back_without_being_saved_again) {
 }
 
 CASE(what_cannot_be_protected_is_saved_again) {
-  // Each backend maps a page under two addresses and protects one; the pager's backend is the second.
-  sim_fail("cuMemSetAccess", 6, 801);
+  // Each backend maps a page and protects it; the pager's backend is the second.
+  sim_fail("cuMemSetAccess", 4, 801);
   Paged program(2 * block_bytes, false);
   CHECK(!program.pager->backend().protects());
   char* kept = program.made(0, 1);

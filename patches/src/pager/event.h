@@ -21,7 +21,7 @@ enum class Use : std::uint8_t {
 struct Event {
   BlockId block;
   Use use;
-  std::uint64_t bytes;  // size of the block, whole pages
+  std::uint64_t bytes;  // whole pages that were asked for: the same whenever the program repeats itself
 };
 
 }  // namespace lms

@@ -24,9 +24,10 @@ namespace {
 
 // How many blocks leave at a time when there are too many of them for the system, rather than too many bytes.
 constexpr int pager_some_blocks = 64;
-// How much larger than the request a block may be that cannot be parted just there: by this part. And how many blocks
-// are tried.
-constexpr std::uint64_t pager_parting_waste = 8;
+// How much larger than the request a block may be that cannot be parted just there: by this part, which is what
+// programs with sizes of any kind need so that most requests are served from the cache. One that repeats itself, as the
+// policy knows, comes to have blocks of just its sizes. And how many blocks are tried.
+constexpr std::uint64_t pager_waste = 4;
 constexpr int pager_most_partings = 8;
 // What may be cached in RAM beyond the most that was in use: a part of that, and at least so many bytes.
 constexpr std::uint64_t pager_cache_part = 16;
@@ -237,6 +238,7 @@ Status Pager::allocate(std::uint64_t bytes, void** out, StreamId user) {
       return status;
     }
   }
+  block->asked = whole;
   start_block(block, user);
   *out = block->address;
   return {};
@@ -293,7 +295,7 @@ Block* Pager::take_larger(std::uint64_t bytes) {
 bool Pager::part(Block* block, std::uint64_t bytes) {
   const std::uint64_t whole = block->bytes;
   const std::uint64_t kept = backend_->parting(block->address, whole, bytes);
-  if (kept - bytes > bytes / pager_parting_waste) {
+  if (kept - bytes > (policy_->follows() ? 0 : bytes / pager_waste)) {
     return false;
   }
   if (kept == whole) {
@@ -1162,7 +1164,7 @@ bool Pager::release_faulted() {
 
 void Pager::note_slow(Block* block, Use use) {
   const unsigned observers = observers_.load(std::memory_order_relaxed);
-  const Event event{block->id, use, block->bytes};
+  const Event event{block->id, use, block->asked};
   if ((observers & to_trace) != 0) {
     if (Trace* trace = trace_.load(std::memory_order_acquire)) {
       trace->use(event, Thread::current().index());
@@ -1293,7 +1295,7 @@ Status Pager::start_trace(const std::string& path) {
   for (BlockId id = 0; id < end(); ++id) {
     const Block& block = *blocks_.at(id);
     if (block.state() != State::unused) {
-      trace->use(Event{id, Use::allocate, block.bytes}, Thread::current().index());
+      trace->use(Event{id, Use::allocate, block.asked}, Thread::current().index());
     }
   }
   trace_.store(trace, std::memory_order_release);

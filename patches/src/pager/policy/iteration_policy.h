@@ -32,6 +32,7 @@ class IterationPolicy : public Policy {
   BlockId victim(const BlockSource& blocks, std::uint64_t bytes) override;
   BlockId early_victim(const BlockSource& blocks) override;
   BlockId prefetch(const BlockSource& blocks) override;
+  bool follows() const override { return following_; }
   std::uint64_t foreseen() const override { return foreseen_; }
   std::uint64_t departures() const override { return departures_; }
 

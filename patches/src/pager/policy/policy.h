@@ -50,6 +50,9 @@ class Policy {
   // fits under the limit as it is.
   virtual BlockId prefetch(const BlockSource& blocks);
 
+  // Whether the program does what the policy foresees, so that it will ask for the same sizes again.
+  virtual bool follows() const { return false; }
+
   // Uses that came as the policy had foreseen, and those that did not (for the statistics); 0 when it foresees none.
   virtual std::uint64_t foreseen() const;
   virtual std::uint64_t departures() const;

@@ -217,8 +217,8 @@ bool CudaBackendImpl::start() {
   if (CudaAway::wanted(*device_)) {
     away_ = std::make_unique<CudaAway>(device_, &streams_);
   }
-  chunks_ = CudaChunks::make(device_, &streams_, [this] { settle(base_, span_); });
-  return chunks_ != nullptr;
+  chunks_ = std::make_unique<CudaChunks>(device_, &streams_, [this] { settle(base_, span_); });
+  return true;
 }
 
 // No attribute says whether the device can be kept from writing to pages, so it is tried.
@@ -529,6 +529,9 @@ bool CudaBackendImpl::page_out(char* address, std::size_t bytes, const Slot& slo
 
 // Copies the chunks into the slot. Nothing of it is under way when it fails.
 bool CudaBackendImpl::save(const CudaChunkList& chunks, const Slot& slot, Uses* copy) {
+  if (!chunks_->map_aliases(chunks)) {
+    return false;
+  }
   char* to = slot.segment->at(slot.offset);
   if (to == nullptr) {
     return save_staged(chunks, slot);
@@ -608,7 +611,7 @@ bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot
 // Copies the slot into the chunks, which are ready for it. The copy may be under way when it fails.
 bool CudaBackendImpl::load(const CudaChunkList& chunks, const Slot& slot, const Uses& saved, Uses* copy) {
   const char* from = slot.segment->at(slot.offset);
-  if (!streams_.order(saved, from != nullptr ? in_ : host_stream)) {
+  if (!streams_.order(saved, from != nullptr ? in_ : host_stream) || !chunks_->map_aliases(chunks)) {
     return false;
   }
   if (from == nullptr) {

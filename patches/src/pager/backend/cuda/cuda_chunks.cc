@@ -1,16 +1,12 @@
 #include "cuda_chunks.h"
 
 #include <algorithm>
+#include <string>
 #include <utility>
 
 namespace lms {
 
 namespace {
-
-std::size_t cuda_size_index(std::size_t bytes) {
-  return static_cast<std::size_t>(std::find(cuda_chunk_sizes.begin(), cuda_chunk_sizes.end(), bytes) -
-                                  cuda_chunk_sizes.begin());
-}
 
 bool cuda_same(const Uses& left, const Uses& right) {
   return left.streams == right.streams && left.until == right.until;
@@ -18,31 +14,12 @@ bool cuda_same(const Uses& left, const Uses& right) {
 
 }  // namespace
 
-std::unique_ptr<CudaChunks> CudaChunks::make(const std::shared_ptr<CudaDevice>& device, CudaStreams* streams,
-                                             std::function<void()> before_release) {
-  const CudaScope scope(*device);
-  if (!scope.ok()) {
-    return nullptr;
-  }
-  // Room for all of the device's memory in chunks of any one size.
-  const std::uint64_t largest = cuda_chunk_sizes.front();
-  const std::uint64_t bytes = (device->total_bytes() + largest - 1) / largest * largest;
-  CudaAddress aliases = 0;
-  if (!device->check(device->driver.mem_address_reserve(&aliases, bytes * sizes, cuda_page_bytes, 0, 0),
-                     "cuMemAddressReserve")) {
-    return nullptr;
-  }
-  return std::make_unique<CudaChunks>(device, streams, std::move(before_release), aliases, bytes);
-}
-
-CudaChunks::CudaChunks(std::shared_ptr<CudaDevice> device, CudaStreams* streams, std::function<void()> before_release,
-                       CudaAddress aliases, std::uint64_t aliases_of_a_size)
+CudaChunks::CudaChunks(std::shared_ptr<CudaDevice> device, CudaStreams* streams, std::function<void()> before_release)
     : device_(std::move(device)),
       driver_(device_->driver),
       streams_(streams),
       before_release_(std::move(before_release)),
-      aliases_(aliases),
-      aliases_of_a_size_(aliases_of_a_size),
+      alias_bytes_((device_->total_bytes() + cuda_largest_chunk - 1) / cuda_largest_chunk * cuda_largest_chunk),
       handle_types_(device_->attribute(cuda::has_posix_file_handles) != 0 ? cuda::handle_posix_file
                                                                           : cuda::handle_none),
       rdma_capable_(device_->attribute(cuda::has_rdma_with_virtual_memory) != 0) {}
@@ -52,12 +29,14 @@ CudaChunks::~CudaChunks() {
   if (!scope.ok()) {
     return;
   }
-  for (const auto& list : free_) {
-    for (const auto& chunk : list) {
+  for (const Size& size : sizes_) {
+    for (const auto& chunk : size.free) {
       destroy(*chunk);
     }
+    if (size.aliases != 0) {
+      driver_.mem_address_free(size.aliases, alias_bytes_);
+    }
   }
-  driver_.mem_address_free(aliases_, aliases_of_a_size_ * sizes);
 }
 
 bool CudaChunks::take(std::size_t bytes, CudaChunkList* chunks, bool* refused) {
@@ -67,18 +46,7 @@ bool CudaChunks::take(std::size_t bytes, CudaChunkList* chunks, bool* refused) {
   allowance_ = std::max(allowance_, taken_);
   std::size_t missing = bytes;
   while (missing > 0) {
-    std::unique_ptr<CudaChunk> chunk = take_free(missing);
-    if (chunk == nullptr) {
-      const std::size_t size = *std::find_if(cuda_chunk_sizes.begin(), cuda_chunk_sizes.end(),
-                                             [&](std::size_t one) { return one <= missing; });
-      if (physical_ + size > allowance_ && destroy_one(&lock)) {
-        continue;  // the lock was let go: look again at what there is
-      }
-      chunk = create(&lock, size, refused);
-      if (chunk == nullptr && *refused && destroy_one(&lock)) {
-        continue;
-      }
-    }
+    std::unique_ptr<CudaChunk> chunk = make(&lock, std::min(missing, cuda_largest_chunk), refused);
     if (chunk == nullptr) {
       taken_ -= missing;
       lock.unlock();
@@ -93,50 +61,52 @@ bool CudaChunks::take(std::size_t bytes, CudaChunkList* chunks, bool* refused) {
   return true;
 }
 
-// The largest free chunk of no more than `most` bytes, given back longest ago, or null.
-std::unique_ptr<CudaChunk> CudaChunks::take_free(std::size_t most) {
-  for (std::size_t size = 0; size < sizes; ++size) {
-    if (cuda_chunk_sizes[size] <= most && !free_[size].empty()) {
-      std::unique_ptr<CudaChunk> chunk = std::move(free_[size].front());
-      free_[size].pop_front();
+// A chunk of just that size, free or new.
+std::unique_ptr<CudaChunk> CudaChunks::make(Lock* lock, std::size_t bytes, bool* refused) {
+  while (true) {  // where the lock was let go: look again at what there is
+    std::unique_ptr<CudaChunk> chunk = take_free(bytes);
+    if (chunk != nullptr) {
+      return chunk;
+    }
+    if (physical_ + bytes > allowance_ && destroy_one(lock, bytes)) {
+      continue;
+    }
+    chunk = create(lock, bytes, refused);
+    if (chunk != nullptr || !*refused || !destroy_one(lock, bytes)) {
       return chunk;
     }
   }
-  return nullptr;
 }
 
-std::unique_ptr<CudaChunk> CudaChunks::create(Lock* lock, std::size_t size, bool* refused) {
-  const std::size_t index = cuda_size_index(size);
-  auto chunk = std::make_unique<CudaChunk>();
-  if (!idle_aliases_[index].empty()) {
-    chunk->alias = idle_aliases_[index].back();
-    idle_aliases_[index].pop_back();
-  } else if (used_aliases_[index] + size <= aliases_of_a_size_) {
-    chunk->alias = aliases_ + index * aliases_of_a_size_ + used_aliases_[index];
-    used_aliases_[index] += size;
-  } else {
-    *refused = true;
-    cuda_fail("more memory would be in use than the device has");
+std::unique_ptr<CudaChunk> CudaChunks::take_free(std::size_t bytes) {
+  Size& size = size_of(bytes);
+  if (size.free.empty()) {
     return nullptr;
   }
-  physical_ += size;
+  std::unique_ptr<CudaChunk> chunk = std::move(size.free.front());
+  size.free.pop_front();
+  return chunk;
+}
+
+std::unique_ptr<CudaChunk> CudaChunks::create(Lock* lock, std::size_t bytes, bool* refused) {
+  auto chunk = std::make_unique<CudaChunk>();
+  chunk->bytes = bytes;
+  physical_ += bytes;
   lock->unlock();
   bool created = false;
   {
     const CudaScope scope(*device_);
-    created = scope.ok() && create_memory(chunk.get(), size, refused) && map_alias(chunk.get());
+    created = scope.ok() && create_memory(chunk.get(), refused);
   }
   lock->lock();
   if (!created) {
-    physical_ -= size;
-    idle_aliases_[index].push_back(chunk->alias);
+    physical_ -= bytes;
     return nullptr;
   }
   return chunk;
 }
 
-bool CudaChunks::create_memory(CudaChunk* chunk, std::size_t size, bool* refused) {
-  chunk->bytes = size;
+bool CudaChunks::create_memory(CudaChunk* chunk, bool* refused) {
   CudaResult result;
   bool again = false;
   do {
@@ -145,7 +115,7 @@ bool CudaChunks::create_memory(CudaChunk* chunk, std::size_t size, bool* refused
     properties.location = cuda::Location{cuda::location_device, device_->id};
     properties.handle_types = handle_types_.load(std::memory_order_relaxed);
     properties.flags.rdma_capable = rdma_capable_.load(std::memory_order_relaxed) ? 1 : 0;
-    result = driver_.mem_create(&chunk->memory, size, &properties, 0);
+    result = driver_.mem_create(&chunk->memory, chunk->bytes, &properties, 0);
     // A driver may know of a feature and yet refuse it, in a container for instance: do without.
     again = (result == cuda::not_permitted || result == cuda::not_supported || result == cuda::invalid_value) &&
             (properties.handle_types != cuda::handle_none || properties.flags.rdma_capable != 0);
@@ -158,35 +128,95 @@ bool CudaChunks::create_memory(CudaChunk* chunk, std::size_t size, bool* refused
   return device_->check(result, "cuMemCreate");
 }
 
+bool CudaChunks::map_aliases(const CudaChunkList& chunks) {
+  return std::all_of(chunks.begin(), chunks.end(), [this](const auto& chunk) { return map_alias(chunk.get()); });
+}
+
 bool CudaChunks::map_alias(CudaChunk* chunk) {
+  if (chunk->alias != 0) {
+    return true;
+  }
+  CudaAddress alias = 0;
+  {
+    const std::lock_guard<std::mutex> guard(lock_);
+    alias = take_alias(chunk->bytes);
+  }
   const cuda::AccessDescription access = {{cuda::location_device, device_->id}, cuda::access_read_write};
-  if (!device_->map(chunk->alias, chunk->bytes, chunk->memory)) {
-    driver_.mem_release(chunk->memory);
+  if (alias == 0) {
     return false;
   }
-  if (!device_->set_access(chunk->alias, chunk->bytes, &access, 1)) {
-    device_->unmap(chunk->alias, chunk->bytes);
-    driver_.mem_release(chunk->memory);
-    return false;
+  if (device_->map(alias, chunk->bytes, chunk->memory)) {
+    if (device_->set_access(alias, chunk->bytes, &access, 1)) {
+      chunk->alias = alias;
+      return true;
+    }
+    const std::string reason = cuda_failure();
+    device_->unmap(alias, chunk->bytes);
+    cuda_fail(reason);
   }
-  return true;
+  const std::lock_guard<std::mutex> guard(lock_);
+  size_of(chunk->bytes).idle_aliases.push_back(alias);
+  return false;
+}
+
+// Addresses for a chunk of that size; 0 with the failure set when there are none.
+CudaAddress CudaChunks::take_alias(std::size_t bytes) {
+  Size& size = size_of(bytes);
+  if (!size.idle_aliases.empty()) {
+    const CudaAddress alias = size.idle_aliases.back();
+    size.idle_aliases.pop_back();
+    return alias;
+  }
+  if (size.aliases == 0 &&
+      !device_->check(driver_.mem_address_reserve(&size.aliases, alias_bytes_, cuda_page_bytes, 0, 0),
+                      "cuMemAddressReserve")) {
+    return 0;
+  }
+  if (size.used_aliases + bytes > alias_bytes_) {
+    cuda_fail("more memory would be in use than the device has");
+    return 0;
+  }
+  size.used_aliases += bytes;
+  return size.aliases + size.used_aliases - bytes;
 }
 
 void CudaChunks::destroy(const CudaChunk& chunk) {
   const CudaScope scope(*device_);
   if (scope.ok()) {
-    device_->unmap(chunk.alias, chunk.bytes);
+    if (chunk.alias != 0) {
+      device_->unmap(chunk.alias, chunk.bytes);
+    }
     driver_.mem_release(chunk.memory);
   }
 }
 
-// Destroys a free chunk, the largest that there is, or waits until another thread has destroyed one. False when there
-// is none, or the device fails.
-bool CudaChunks::destroy_one(Lock* lock) {
-  for (std::size_t size = 0; size < sizes; ++size) {
-    if (!free_[size].empty()) {
-      return destroy_front(lock, size);
+// Where a free chunk may go that makes room for `bytes`: one that nothing has to wait for, and rather the smallest that
+// is large enough, or else the largest. Null when none is free.
+CudaChunks::Size* CudaChunks::find_destroyable(std::size_t bytes) {
+  const std::size_t least = index_of(bytes);
+  for (const bool wait : {false, true}) {
+    const auto fits = [&](std::size_t index) {
+      return !sizes_[index].free.empty() && (wait || streams_->over(sizes_[index].free.front()->ready));
+    };
+    for (std::size_t index = least; index < sizes; ++index) {
+      if (fits(index)) {
+        return &sizes_[index];
+      }
     }
+    for (std::size_t index = least; index-- > 0;) {
+      if (fits(index)) {
+        return &sizes_[index];
+      }
+    }
+  }
+  return nullptr;
+}
+
+// Destroys a free chunk to make room for `bytes`, or waits until another thread has destroyed one. False when there is
+// none, or the device fails.
+bool CudaChunks::destroy_one(Lock* lock, std::size_t bytes) {
+  if (Size* size = find_destroyable(bytes)) {
+    return destroy_front(lock, size);
   }
   if (destroying_ > 0) {
     destroyed_.wait(lock);
@@ -195,9 +225,9 @@ bool CudaChunks::destroy_one(Lock* lock) {
   return false;
 }
 
-bool CudaChunks::destroy_front(Lock* lock, std::size_t size) {
-  std::unique_ptr<CudaChunk> chunk = std::move(free_[size].front());
-  free_[size].pop_front();
+bool CudaChunks::destroy_front(Lock* lock, Size* size) {
+  std::unique_ptr<CudaChunk> chunk = std::move(size->free.front());
+  size->free.pop_front();
   ++destroying_;
   lock->unlock();
   const bool ready = streams_->order(chunk->ready, host_stream);
@@ -209,11 +239,13 @@ bool CudaChunks::destroy_front(Lock* lock, std::size_t size) {
   --destroying_;
   destroyed_.notify_all();
   if (!ready) {
-    free_[size].push_front(std::move(chunk));
+    size->free.push_front(std::move(chunk));
     return false;
   }
   physical_ -= chunk->bytes;
-  idle_aliases_[size].push_back(chunk->alias);
+  if (chunk->alias != 0) {
+    size->idle_aliases.push_back(chunk->alias);
+  }
   return true;
 }
 
@@ -241,7 +273,7 @@ void CudaChunks::give_unused(CudaChunkList* chunks) {
   const std::lock_guard<std::mutex> guard(lock_);
   for (auto& chunk : *chunks) {
     taken_ -= chunk->bytes;
-    free_[cuda_size_index(chunk->bytes)].push_back(std::move(chunk));
+    size_of(chunk->bytes).free.push_back(std::move(chunk));
   }
   chunks->clear();
 }
@@ -250,10 +282,11 @@ std::uint64_t CudaChunks::trim(std::uint64_t bytes) {
   Lock lock(lock_);
   std::uint64_t released = 0;
   for (const bool wait : {false, true}) {
-    for (std::size_t size = 0; size < sizes; ++size) {
-      while (released < bytes && !free_[size].empty() && (wait || streams_->over(free_[size].front()->ready)) &&
-             destroy_front(&lock, size)) {
-        released += cuda_chunk_sizes[size];
+    for (std::size_t index = sizes; index-- > 0;) {
+      Size& size = sizes_[index];
+      while (released < bytes && !size.free.empty() && (wait || streams_->over(size.free.front()->ready)) &&
+             destroy_front(&lock, &size)) {
+        released += (index + 1) * cuda_page_bytes;
       }
     }
   }

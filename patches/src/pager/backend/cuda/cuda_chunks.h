@@ -1,7 +1,13 @@
-// Chunks: the physical memory that the CUDA backend has created, in a few sizes, and the pool of those that are free.
+// Chunks: the physical memory that the CUDA backend has created, each with a handle of the driver, and the pool of
+// those that are free.
 //
-// A chunk is mapped for its whole life at an alias, an address that is known here only. Contents are copied through the
-// alias, so a chunk can be saved or filled while no address that the program knows leads to it.
+// What the driver does with a chunk (create it, map it, give access, unmap it) costs about the same whatever its size,
+// and much more than to copy a small one. So a range is made of as few as may be: of the largest size, and one for the
+// rest. Training asks for the same sizes again and again, so free chunks of the right sizes are there; where they are
+// not, free ones are destroyed and others created in their place.
+//
+// Contents are copied through a chunk's alias, an address that is known here only, so a chunk can be saved or filled
+// while no address that the program knows leads to it. It gets one when it is first copied.
 //
 // A free chunk may still be read or written by work that was enqueued for its former owner: it is ready for the next
 // one after certain uses.
@@ -26,15 +32,12 @@
 
 namespace lms {
 
-// Bytes, largest first. Creating, mapping and unmapping cost about the same per call whatever the size, so large blocks
-// are made of large chunks; the last size is the page, the driver's smallest. With sizes in between, pools of each
-// would have to be turned into one another more often.
-constexpr std::array<std::size_t, 2> cuda_chunk_sizes = {{32 << 20, 2 << 20}};
-constexpr std::size_t cuda_page_bytes = cuda_chunk_sizes.back();
+constexpr std::size_t cuda_page_bytes = 2 << 20;  // the driver's smallest
+constexpr std::size_t cuda_largest_chunk = 64 << 20;
 
 struct CudaChunk {
   CudaMemory memory = 0;
-  CudaAddress alias = 0;
+  CudaAddress alias = 0;  // 0: none yet
   std::size_t bytes = 0;
   Uses ready;  // of former owners
 };
@@ -44,21 +47,20 @@ using CudaChunkList = std::vector<std::unique_ptr<CudaChunk>>;
 class CudaChunks {
  public:
   // `before_release` is called before a chunk that is no longer in use is destroyed: it must unmap the addresses that
-  // still lead to it. Null with cuda_failure() set when there is no address space for the aliases.
-  static std::unique_ptr<CudaChunks> make(const std::shared_ptr<CudaDevice>& device, CudaStreams* streams,
-                                          std::function<void()> before_release);
-
-  CudaChunks(std::shared_ptr<CudaDevice> device, CudaStreams* streams, std::function<void()> before_release,
-             CudaAddress aliases, std::uint64_t aliases_of_a_size);
+  // still lead to it.
+  CudaChunks(std::shared_ptr<CudaDevice> device, CudaStreams* streams, std::function<void()> before_release);
   CudaChunks(const CudaChunks&) = delete;
   CudaChunks& operator=(const CudaChunks&) = delete;
   ~CudaChunks();  // every chunk is free, and the device is idle
 
-  // Adds chunks of `bytes` together, a multiple of the page, to an empty list: free ones, then new ones. The most that
-  // was ever taken at once, since the last trim, bounds what exists: where the free chunks are too large, they are
-  // destroyed to make smaller ones, which may mean to wait for them. False when the device fails, or, with *refused
-  // true, has no memory left.
+  // Adds chunks of `bytes` together, a multiple of the page, to an empty list: free ones, else new ones. The most that
+  // was ever taken at once, since the last trim, bounds what exists: where the free chunks have other sizes they are
+  // destroyed to make room, which may mean to wait for them. False when the device fails, or, with *refused true, has
+  // no memory left.
   bool take(std::size_t bytes, CudaChunkList* chunks, bool* refused);
+
+  // Gives the chunks aliases. False when the device fails.
+  bool map_aliases(const CudaChunkList& chunks);
 
   // Makes the user's later work wait until the chunks are ready.
   bool order(const CudaChunkList& chunks, StreamId user);
@@ -74,15 +76,28 @@ class CudaChunks {
 
  private:
   using Lock = std::unique_lock<std::mutex>;
-  static constexpr std::size_t sizes = cuda_chunk_sizes.size();
+  static constexpr std::size_t sizes = cuda_largest_chunk / cuda_page_bytes;
+
+  // What there is of one size.
+  struct Size {
+    std::deque<std::unique_ptr<CudaChunk>> free;  // given back longest ago first
+    CudaAddress aliases = 0;  // as many as the device has memory for, one after the other; 0: none was needed yet
+    std::uint64_t used_aliases = 0;  // bytes of them that were ever used
+    std::vector<CudaAddress> idle_aliases;
+  };
+  static std::size_t index_of(std::size_t bytes) { return bytes / cuda_page_bytes - 1; }
+  Size& size_of(std::size_t bytes) { return sizes_[index_of(bytes)]; }
 
   // The lock is held; functions that get it let it go while they call the driver.
-  std::unique_ptr<CudaChunk> take_free(std::size_t most);
-  std::unique_ptr<CudaChunk> create(Lock* lock, std::size_t size, bool* refused);
-  bool destroy_one(Lock* lock);
-  bool destroy_front(Lock* lock, std::size_t size);
+  std::unique_ptr<CudaChunk> take_free(std::size_t bytes);
+  std::unique_ptr<CudaChunk> make(Lock* lock, std::size_t bytes, bool* refused);
+  std::unique_ptr<CudaChunk> create(Lock* lock, std::size_t bytes, bool* refused);
+  Size* find_destroyable(std::size_t bytes);
+  bool destroy_one(Lock* lock, std::size_t bytes);
+  bool destroy_front(Lock* lock, Size* size);
+  CudaAddress take_alias(std::size_t bytes);
 
-  bool create_memory(CudaChunk* chunk, std::size_t size, bool* refused);
+  bool create_memory(CudaChunk* chunk, bool* refused);
   bool map_alias(CudaChunk* chunk);
   void destroy(const CudaChunk& chunk);
 
@@ -90,16 +105,13 @@ class CudaChunks {
   const CudaDriver& driver_;
   CudaStreams* const streams_;
   const std::function<void()> before_release_;
-  const CudaAddress aliases_;  // a range per size
-  const std::uint64_t aliases_of_a_size_;  // bytes of each
+  const std::uint64_t alias_bytes_;  // of the aliases of a size
   std::atomic<int> handle_types_;  // what chunks can be exported as
   std::atomic<bool> rdma_capable_;
 
   std::mutex lock_;  // guards what follows
   Condition destroyed_;
-  std::array<std::deque<std::unique_ptr<CudaChunk>>, sizes> free_;  // by size, given back longest ago first
-  std::array<std::vector<CudaAddress>, sizes> idle_aliases_;
-  std::array<std::uint64_t, sizes> used_aliases_{};  // bytes of each range that were ever used
+  std::array<Size, sizes> sizes_;
   std::uint64_t physical_ = 0;  // bytes that exist, or are being created
   std::uint64_t taken_ = 0;  // bytes that were asked for and not given back
   std::uint64_t allowance_ = 0;  // the most that taken_ has been since the last trim
