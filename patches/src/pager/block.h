@@ -61,7 +61,7 @@ struct alignas(64) Block {
   std::atomic<std::uint64_t> until{0};
   char* address = nullptr;  // fixed while the block or its cached pages exist
   std::uint64_t bytes = 0;  // whole pages
-  std::uint64_t asked = 0;  // of them; the rest nobody has asked for
+  std::atomic<std::uint64_t> asked{0};  // of them; the rest nobody has asked for
   StreamId home = host_stream;  // the stream that it was allocated for
   BlockId id = no_block;
   Slot slot;  // host copy; guarded by the pager's lock

@@ -238,7 +238,7 @@ Status Pager::allocate(std::uint64_t bytes, void** out, StreamId user) {
       return status;
     }
   }
-  block->asked = whole;
+  block->asked.store(whole, std::memory_order_relaxed);
   start_block(block, user);
   *out = block->address;
   return {};
@@ -1164,7 +1164,7 @@ bool Pager::release_faulted() {
 
 void Pager::note_slow(Block* block, Use use) {
   const unsigned observers = observers_.load(std::memory_order_relaxed);
-  const Event event{block->id, use, block->asked};
+  const Event event{block->id, use, block->asked.load(std::memory_order_relaxed)};
   if ((observers & to_trace) != 0) {
     if (Trace* trace = trace_.load(std::memory_order_acquire)) {
       trace->use(event, Thread::current().index());
@@ -1295,7 +1295,7 @@ Status Pager::start_trace(const std::string& path) {
   for (BlockId id = 0; id < end(); ++id) {
     const Block& block = *blocks_.at(id);
     if (block.state() != State::unused) {
-      trace->use(Event{id, Use::allocate, block.asked}, Thread::current().index());
+      trace->use(Event{id, Use::allocate, block.asked.load(std::memory_order_relaxed)}, Thread::current().index());
     }
   }
   trace_.store(trace, std::memory_order_release);
