@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from checks import RUNNER
-from predictions import machine, predict, timeline
+from predictions import literature, machine, predict, timeline
 
 H200 = predict.Machine("h200")
 
@@ -36,6 +36,20 @@ def test_a_step_is_no_shorter_than_its_bound(found: dict[str, predict.Predicted]
     assert lms.peak <= stock.peak / factor * 1.01
     assert lms.moved["out"] > stock.peak - stock.peak / factor - (1 << 30)  # what does not fit has to leave, at least
     assert lms.seconds >= lms.bound(H200, stock) > stock.seconds
+
+
+def test_copies_out_and_in_run_beside_each_other(found: dict[str, predict.Predicted]) -> None:
+    """What the optimiser is done with leaves while what it needs next comes back."""
+    lms = found["lms 1.5x"]
+    assert lms.seconds < 0.8 * (lms.busy["out"] + lms.busy["in"])
+
+
+@pytest.mark.parametrize("factor", [1.5, 2.0])
+def test_lms_is_ahead_of_what_was_published(found: dict[str, predict.Predicted], factor: float) -> None:
+    """Though published policies know a step by heart, and their calls take no time."""
+    published = [found[name] for policy in literature.POLICIES if (name := f"{policy} {factor:g}x") in found]
+    assert len(published) >= 2
+    assert found[f"lms {factor:g}x"].seconds < min(one.seconds for one in published)
 
 
 def test_the_peers_trade_what_they_are_known_to_trade(found: dict[str, predict.Predicted]) -> None:

@@ -402,6 +402,19 @@ CASE(plans_at_random) {
   }
 }
 
+CASE(of_gaps_that_bring_the_same_the_longest) {
+  for (const bool first : {false, true}) {
+    std::vector<std::int64_t> excess(12, 0);
+    excess[5] = 4096;
+    std::vector<EvictionPlan::Gap> gaps{{4, 3, 4096, 4096, 0, false}, {4, 3, 4096, 4096, 1, false}};
+    gaps[first ? 0 : 1].begin = 1;
+    gaps[first ? 0 : 1].length = 8;
+    EvictionPlan::solve(&excess, {4096, 4096}, &gaps, UINT64_MAX);
+    CHECK_EQ(gaps[0].chosen, first);
+    CHECK_EQ(gaps[1].chosen, !first);
+  }
+}
+
 namespace {
 
 // Nothing can be evicted; there is only a limit, for which a plan is made.
@@ -484,4 +497,109 @@ CASE(successions_that_turn_out_otherwise) {
   }
   CHECK_EQ(program.policy.departures(), 1);
   CHECK(program.policy.foreseen() > 250);  // of about 370 since the first iteration
+}
+
+namespace {
+
+// Sixteen blocks that are read and written in turn, as an optimizer's, and then one of eight times their size that
+// lives for a moment, as an activation.
+class Turns : public lms::BlockSource {
+ public:
+  static constexpr BlockId count = 16;
+  static constexpr BlockId large = count;
+  static constexpr std::uint64_t bytes = 4096;
+
+  Turns(std::uint64_t limit_blocks, std::uint64_t free_blocks)
+      : limit_(limit_blocks * bytes), watermark_(free_blocks * bytes) {
+    for (BlockId block = 0; block < count; ++block) {
+      policy.note(lms::Event{block, Use::allocate, bytes});
+    }
+  }
+
+  BlockId end() const override { return count + 1; }
+  lms::BlockState state(BlockId id) const override {
+    return id == large ? lms::BlockState{8 * bytes, 0, false, false, false}
+                       : lms::BlockState{bytes, 0, !away_[id], away_[id], false};
+  }
+  const std::vector<BlockId>& present() const override { return present_; }
+  std::uint64_t limit() const override { return limit_; }
+  std::uint64_t watermark() const override { return watermark_; }
+  std::uint64_t occupied() const override {
+    const auto here = std::count(std::begin(away_), std::end(away_), false);
+    return (static_cast<std::uint64_t>(here) + (lives_ ? 8 : 0)) * bytes;
+  }
+
+  void use(BlockId block) {
+    away_[block] = false;
+    make_room();
+    policy.note(lms::Event{block, Use::read, bytes});
+    policy.note(lms::Event{block, Use::write, bytes});
+  }
+  // What leaves ahead of need, in that order.
+  std::vector<BlockId> page_out_early() {
+    std::vector<BlockId> left;
+    for (BlockId block = policy.early_victim(*this); block != lms::no_block; block = policy.early_victim(*this)) {
+      away_[block] = true;
+      left.push_back(block);
+    }
+    return left;
+  }
+  void use_large() {
+    lives_ = true;
+    make_room();
+    for (const Use use : {Use::allocate, Use::read, Use::write, Use::free}) {
+      policy.note(lms::Event{large, use, 8 * bytes});
+    }
+    lives_ = false;
+  }
+  void go_round() {
+    for (BlockId block = 0; block < count; ++block) {
+      use(block);
+    }
+    use_large();
+  }
+
+  IterationPolicy policy;
+
+ private:
+  void make_room() {
+    while (occupied() > limit_) {
+      away_[policy.victim(*this, bytes)] = true;
+    }
+  }
+
+  const std::uint64_t limit_;
+  const std::uint64_t watermark_;
+  bool lives_ = false;
+  bool away_[count] = {};
+  const std::vector<BlockId> present_{0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15};
+};
+
+}  // namespace
+
+// A device works behind the host's back: what was used first is over first.
+CASE(what_was_used_first_leaves_first) {
+  Turns turns(/*limit_blocks=*/16, /*free_blocks=*/0);
+  for (int round = 0; round < 6; ++round) {
+    turns.go_round();
+  }
+  for (BlockId block = 0; block < Turns::count; ++block) {  // the host runs ahead, and nothing leaves meanwhile
+    turns.use(block);
+  }
+  const std::vector<BlockId> left = turns.page_out_early();
+  CHECK_EQ(left.size(), 8);
+  CHECK(std::is_sorted(left.begin(), left.end()));
+}
+
+CASE(a_plan_leaves_as_much_free_as_the_watermark_says) {
+  for (const std::uint64_t free_blocks : {0, 1, 3}) {
+    Turns turns(/*limit_blocks=*/16, free_blocks);
+    for (int round = 0; round < 6; ++round) {
+      turns.go_round();
+    }
+    for (BlockId block = 0; block < Turns::count; ++block) {
+      turns.use(block);
+    }
+    CHECK_EQ(turns.page_out_early().size(), 8 + free_blocks);
+  }
 }

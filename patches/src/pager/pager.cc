@@ -198,8 +198,9 @@ Status Pager::set_limit(std::uint64_t limit) {
 void Pager::shutdown() {
   Lock lock(lock_);
   stopping_ = true;
-  work_.notify_all();
-  moved_.wait(&lock, [this] { return !worker_runs_ || !stopping_; });
+  in_worker_.work.notify_all();
+  out_worker_.work.notify_all();
+  moved_.wait(&lock, [this] { return (!in_worker_.runs && !out_worker_.runs) || !stopping_; });
   caching_.store(false, std::memory_order_relaxed);
   while (trim_cache(UINT64_MAX)) {
   }
@@ -562,7 +563,7 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
   touch(block);
   note(block, write ? Use::write : Use::read);
   if (was_prefetched) {
-    work_.notify_one();  // there may be something else to look ahead for
+    in_worker_.work.notify_one();  // there may be something else to look ahead for
   }
   return {};
 }
@@ -1179,59 +1180,78 @@ void Pager::note_slow(Block* block, Use use) {
   }
 }
 
-void Pager::drain_events() {
+// True when there were any.
+bool Pager::drain_events() {
   log_.drain(&drained_);
   for (const Event& event : drained_) {
     policy_->note(event);
   }
+  const bool some = !drained_.empty();
   drained_.clear();
+  return some;
 }
 
-// Wakes the worker when the policy has something for it, and starts it at the first time.
+// Wakes the workers for which the policy has something, and starts them at the first time.
 void Pager::look_ahead() {
-  if (stopping_ || unlimited_ || (policy_->prefetch(*this) == no_block && policy_->early_victim(*this) == no_block)) {
+  if (stopping_ || unlimited_) {
     return;
   }
-  if (!worker_runs_) {
-    // The program's signals are not for the worker.
-    sigset_t all;
-    sigset_t before;
-    sigfillset(&all);
-    sigdelset(&all, SIGSEGV);
-    pthread_sigmask(SIG_SETMASK, &all, &before);
-    try {
-      std::thread([this] { work(); }).detach();
-      worker_runs_ = true;
-    } catch (const std::exception&) {
-      worker_runs_ = false;  // no thread to be had: everything moves on demand
-    }
-    pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  }
-  work_.notify_one();
-}
-
-void Pager::work() {
-  Lock lock(lock_);
-  while (!stopping_) {
-    drain_events();
-    const BlockId wanted = unlimited_ ? no_block : policy_->prefetch(*this);
-    if (wanted != no_block && state(wanted).away && page_in(&lock, blocks_.at(wanted), false, Reach::cached).ok()) {
+  for (Worker* worker : {&in_worker_, &out_worker_}) {
+    if ((policy_.get()->*worker->choose)(*this) == no_block) {
       continue;
     }
-    const BlockId unwanted = unlimited_ ? no_block : policy_->early_victim(*this);
-    if (unwanted != no_block && state(unwanted).evictable) {
-      Block* block = blocks_.at(unwanted);
-      if (page_out(&lock, block, false).ok()) {
-        if (block->state() == State::away) {
-          counts_.early_out_bytes += block->bytes;
-        }
-        continue;
-      }
+    if (!worker->runs) {
+      start(worker);
     }
-    work_.wait(&lock);
+    worker->work.notify_one();
   }
-  worker_runs_ = false;
+}
+
+void Pager::start(Worker* worker) {
+  // The program's signals are not for the worker.
+  sigset_t all;
+  sigset_t before;
+  sigfillset(&all);
+  sigdelset(&all, SIGSEGV);
+  pthread_sigmask(SIG_SETMASK, &all, &before);
+  try {
+    std::thread([this, worker] { work(worker); }).detach();
+    worker->runs = true;
+  } catch (const std::exception&) {
+    worker->runs = false;  // no thread to be had: everything moves on demand
+  }
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+}
+
+void Pager::work(Worker* worker) {
+  Lock lock(lock_);
+  while (!stopping_) {
+    const bool news = drain_events();
+    const BlockId chosen = unlimited_ ? no_block : (policy_.get()->*worker->choose)(*this);
+    const bool moved = chosen != no_block && (this->*worker->move)(&lock, blocks_.at(chosen));
+    if (news || moved) {
+      look_ahead();  // for the other worker
+    }
+    if (!moved) {
+      worker->work.wait(&lock);
+    }
+  }
+  worker->runs = false;
   moved_.notify_all();
+}
+
+bool Pager::prefetch(Lock* lock, Block* block) {
+  return state(block->id).away && page_in(lock, block, false, Reach::cached).ok();
+}
+
+bool Pager::page_out_early(Lock* lock, Block* block) {
+  if (!state(block->id).evictable || !page_out(lock, block, false).ok()) {
+    return false;
+  }
+  if (block->state() == State::away) {
+    counts_.early_out_bytes += block->bytes;
+  }
+  return true;
 }
 
 // ------------------------------------------------------------------------------------------------ reports
@@ -1337,10 +1357,12 @@ void Pager::after_fork(bool child) {
   Trace* trace = trace_.load(std::memory_order_relaxed);
   copies_.freeze();
   if (child) {
-    // The threads that waited on these, and the worker, are not in the child; nor may it write the parent's trace.
+    // The threads that waited on these, and the workers, are not in the child; nor may it write the parent's trace.
     moved_.forget_waiters();
-    work_.forget_waiters();
-    worker_runs_ = false;
+    for (Worker* worker : {&in_worker_, &out_worker_}) {
+      worker->work.forget_waiters();
+      worker->runs = false;
+    }
     trace_.store(nullptr, std::memory_order_relaxed);
     observers_.fetch_and(~to_trace, std::memory_order_relaxed);
     backend_->after_fork_in_child();

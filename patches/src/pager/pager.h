@@ -173,6 +173,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   BlockState state(BlockId id) const override { return blocks_.state(id); }
   const std::vector<BlockId>& present() const override { return blocks_.present(); }
   std::uint64_t occupied() const override { return resident_bytes_.load(std::memory_order_relaxed); }
+  std::uint64_t watermark() const override { return asynchronous_ ? limit() / watermark_part : 0; }
 
   Status apply(const Settings& settings);
   Block* take_larger(std::uint64_t bytes);
@@ -211,9 +212,21 @@ class LMS_API Pager final : private BlockSource, private Registered {
   }
   Status out_of_memory(std::uint64_t bytes) const;
   bool release_faulted();
-  void drain_events();
+  bool drain_events();
+
+  // A thread that moves what the policy chooses ahead of need. There is one for each direction, so that copies in and
+  // out run beside each other, and what comes back does not wait until the device is done with what leaves.
+  struct Worker {
+    BlockId (Policy::*choose)(const BlockSource&);
+    bool (Pager::*move)(Lock*, Block*);  // false when it did not
+    Condition work;  // there is something to look at
+    bool runs;
+  };
   void look_ahead();
-  void work();
+  void start(Worker* worker);
+  void work(Worker* worker);
+  bool prefetch(Lock* lock, Block* block);
+  bool page_out_early(Lock* lock, Block* block);
 
   // Thread-safe. Called while the block is pinned or being freed, before that ends.
   static void raise_to(std::atomic<std::uint64_t>* value, std::uint64_t least) {
@@ -252,6 +265,9 @@ class LMS_API Pager final : private BlockSource, private Registered {
   }
   void note_slow(Block* block, Use use);
 
+  // On a device copies in and out run beside each other. docs/predictions.md: with less room they wait for one another,
+  // with more there is more to copy.
+  static constexpr std::uint64_t watermark_part = 32;
   static constexpr std::size_t drain_at = 16;  // events that wait before a thread hands them to the policy
 
   const std::unique_ptr<Backend> backend_;
@@ -280,8 +296,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // Guarded by lock_.
   std::mutex lock_;
   Condition moved_;  // a block left or arrived
-  Condition work_;  // the worker has something to look at
-  bool worker_runs_ = false;
+  Worker in_worker_{&Policy::prefetch, &Pager::prefetch, {}, false};
+  Worker out_worker_{&Policy::early_victim, &Pager::page_out_early, {}, false};
   bool stopping_ = false;
   bool unlimited_ = false;
   bool strict_ = false;

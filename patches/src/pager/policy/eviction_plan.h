@@ -5,7 +5,8 @@
 // afterwards, and its bytes out, unless its contents were written out in an earlier gap already. Choosing gaps that
 // cover the excess over the limit is a covering problem. It is solved greedily: at the moment of the largest excess,
 // take the gap that brings most per byte moved, where a gap brings what it takes off that excess, times the number of
-// moments with an excess that it spans; at the end, drop what turned out to be unnecessary.
+// moments with an excess that it spans; at the end, drop what turned out to be unnecessary. Of gaps that bring the same
+// the longest is taken: outside of the moments with an excess there is time to copy, out and in beside each other.
 #ifndef LMS_EVICTION_PLAN_H
 #define LMS_EVICTION_PLAN_H
 
@@ -20,10 +21,10 @@ namespace lms {
 class EvictionPlan {
  public:
   struct Gap {
-    std::uint32_t begin;    // its first moment
-    std::uint32_t length;   // in moments; it goes on at moment 0 after the last one
-    std::uint64_t bytes;    // of the block
-    std::uint64_t read;     // bytes that its end costs
+    std::uint32_t begin;  // its first moment
+    std::uint32_t length;  // in moments; it goes on at moment 0 after the last one
+    std::uint64_t bytes;  // of the block
+    std::uint64_t read;  // bytes that its end costs
     std::uint32_t version;  // of the contents
     bool chosen;
   };
@@ -58,6 +59,7 @@ class EvictionPlan {
   }
 
  private:
+  static constexpr double length_weight = 1.0 / 16;  // what a gap as long as the iteration gains by its length
   static constexpr std::uint64_t scored_work = 16;  // elementary operations for a score, about
 
   struct Scored {
@@ -169,8 +171,9 @@ class EvictionPlan {
       helped += counts_.before(end - moments());
     }
     const double taken = static_cast<double>(std::min(static_cast<std::int64_t>(gap.bytes), worst));
-    const double length = power_ == 1.0 ? helped : std::pow(helped, power_);
-    return length * taken / static_cast<double>(gap.read + unpaid_[gap.version] + 1);
+    const double spanned = power_ == 1.0 ? helped : std::pow(helped, power_);
+    const double longer = 1 + length_weight * gap.length / static_cast<double>(moments());
+    return spanned * longer * taken / static_cast<double>(gap.read + unpaid_[gap.version] + 1);
   }
 
   // True when the work allowed was enough to score the gaps anew after every choice.
@@ -280,7 +283,7 @@ class EvictionPlan {
   std::vector<std::int64_t>& excess_;
   const std::vector<std::uint64_t>& written_;
   std::vector<Gap>& gaps_;
-  const double power_;                 // of a gap's length in its score
+  const double power_;  // of a gap's length in its score
   std::vector<std::uint64_t> unpaid_;  // written_, 0 once a gap of that version is chosen
   std::vector<bool> open_;  // by moment: there is an excess, and a gap may help
   Counts counts_;  // of those moments

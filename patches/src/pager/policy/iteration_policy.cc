@@ -388,7 +388,7 @@ void IterationPolicy::bind(BlockId block, Step step) {
     cycle_[next].expected = block;
   }
   if (planned_ && cycle_[step].leaves) {
-    push(&openings_, span_of(block), later_last);
+    open(span_of(block));
   }
 }
 
@@ -426,7 +426,7 @@ void IterationPolicy::exchange(BlockId block) {
     return;
   }
   if (cycle_[other_last].leaves) {
-    push(&openings_, span_of(other), later_last);
+    open(span_of(other));
   }
   knows_absent_ = false;
 }
@@ -527,10 +527,11 @@ void IterationPolicy::rejoin_after(Step step) {
 
 void IterationPolicy::ensure_plan(const BlockSource& blocks) {
   const Position settled = std::max<Position>(iteration_settled, cycle_.size() / iteration_settled_part);
-  if (planned_ ? planned_limit_ == blocks.limit() : now_ - joined_ < settled) {
+  const std::uint64_t limit = blocks.limit() - std::min(blocks.limit(), blocks.watermark());
+  if (planned_ ? planned_limit_ == limit : now_ - joined_ < settled) {
     return;
   }
-  make_plan(blocks.limit());
+  make_plan(limit);
 }
 
 // The bytes that live in each group, at most, while nothing is away. Also, by step: the bytes of the contents that it
@@ -615,14 +616,23 @@ void IterationPolicy::make_plan(std::uint64_t limit) {
   planned_ = true;
   planned_limit_ = limit;
   openings_.clear();
+  due_.clear();
   stays_.clear();
   knows_absent_ = false;
+  std::vector<Span> spans;
   for (BlockId id = 0; id < tracks_.size(); ++id) {
     tracks_[id].stays = tracks_[id].fetched = false;
     const Span span = span_of(id);
     if (span.next != 0 && cycle_[span.last].leaves) {
-      push(&openings_, span, later_last);
+      spans.push_back(span);
     }
+  }
+  const auto ahead = [this](const Span& span) {  // of the cursor, which comes to a step after all those before it
+    return span.last >= cursor_ ? span.last - cursor_ : span.last + cycle_.size() - cursor_;
+  };
+  std::sort(spans.begin(), spans.end(), [&ahead](const Span& a, const Span& b) { return ahead(a) < ahead(b); });
+  for (const Span& span : spans) {
+    open(span);
   }
 }
 
@@ -656,23 +666,57 @@ void IterationPolicy::stay(const Span& span, std::uint64_t bytes) {
                 stay);
 }
 
-// Of the blocks that the plan lets go and that can leave now, the one that is needed last. `early`: only one that has
-// to leave some time before its next use; the others stay.
-BlockId IterationPolicy::next_open(const BlockSource& blocks, bool early) {
+// From now on the plan lets the block go that was used at the span's beginning.
+void IterationPolicy::open(const Span& span) {
+  push(&openings_, span, later_last);
+  if (due_.size() > 2 * tracks_.size() + 64) {
+    due_.erase(std::remove_if(due_.begin(), due_.end(), [this](const Span& old) { return !is_current(old); }),
+               due_.end());
+  }
+  due_.push_back(span);
+}
+
+// Whether the plan still lets a block go that has not left yet.
+bool IterationPolicy::is_open(const Span& opening, const BlockSource& blocks) const {
+  return is_current(opening) && !tracks_[opening.block].stays && opening.block < blocks.end() &&
+         !blocks.state(opening.block).away;
+}
+
+// Of the blocks that the plan lets go and that can leave now, the one that is needed last.
+BlockId IterationPolicy::next_open(const BlockSource& blocks) {
   BlockId found = no_block;
   held_.clear();
   while (!openings_.empty() && found == no_block) {
     const Span opening = openings_.front();
     std::pop_heap(openings_.begin(), openings_.end(), later_last);
     openings_.pop_back();
-    if (!is_current(opening) || tracks_[opening.block].stays || opening.block >= blocks.end()) {
+    if (!is_open(opening, blocks)) {
+      continue;
+    }
+    held_.push_back(opening);
+    if (blocks.state(opening.block).evictable) {
+      found = opening.block;
+    }
+  }
+  for (const Span& opening : held_) {
+    push(&openings_, opening, later_last);
+  }
+  return found;
+}
+
+// Of the same blocks, but those only that have to leave some time before their next use, the one that was used first;
+// the others stay.
+BlockId IterationPolicy::next_due(const BlockSource& blocks) {
+  BlockId found = no_block;
+  held_.clear();
+  while (!due_.empty() && found == no_block) {
+    const Span opening = due_.front();
+    due_.pop_front();
+    if (!is_open(opening, blocks)) {
       continue;
     }
     const BlockState state = blocks.state(opening.block);
-    if (state.away) {
-      continue;
-    }
-    if (state.evictable && early && fits_until(opening.next, state.bytes)) {
+    if (state.evictable && fits_until(opening.next, state.bytes)) {
       stay(opening, state.bytes);
       continue;
     }
@@ -681,9 +725,7 @@ BlockId IterationPolicy::next_open(const BlockSource& blocks, bool early) {
       found = opening.block;
     }
   }
-  for (const Span& opening : held_) {
-    push(&openings_, opening, later_last);
-  }
+  due_.insert(due_.begin(), held_.begin(), held_.end());
   return found;
 }
 
@@ -739,7 +781,7 @@ BlockId IterationPolicy::victim(const BlockSource& blocks, std::uint64_t bytes) 
     return lru_.victim(blocks, bytes);
   }
   ensure_plan(blocks);
-  BlockId id = planned_ ? next_open(blocks, false) : no_block;
+  BlockId id = planned_ ? next_open(blocks) : no_block;
   if (id == no_block) {
     id = farthest(blocks);
   }
@@ -757,7 +799,7 @@ BlockId IterationPolicy::early_victim(const BlockSource& blocks) {
   if (!planned_) {
     return no_block;
   }
-  const BlockId id = next_open(blocks, true);
+  const BlockId id = next_due(blocks);
   if (id != no_block) {
     leave(id);
   }

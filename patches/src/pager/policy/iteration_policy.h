@@ -9,7 +9,9 @@
 // step at which it was used last.
 //
 // A plan (eviction_plan.h), made once for a cycle and a limit, says after which steps a block leaves. Blocks that the
-// plan lets go are the victims, and are brought back ahead of need as soon as the plan leaves room for them.
+// plan lets go leave ahead of need, those that were used first before the others: a device is done with them first.
+// Where that is too late they are the victims, the one that is needed last before the others. They are brought back as
+// soon as the plan leaves room for them.
 //
 // A use that is not the foreseen one is a departure: victims are the least recently used at once, until the last few
 // uses match a place of the cycle again, or another cycle is found.
@@ -132,9 +134,12 @@ class IterationPolicy : public Policy {
   Span span_of(BlockId block) const;
   bool is_current(const Span& span) const;
   void push(std::vector<Span>* heap, const Span& span, SpanOrder order);
+  void open(const Span& span);
   void stay(const Span& span, std::uint64_t bytes);
   void leave(BlockId id);
-  BlockId next_open(const BlockSource& blocks, bool early);
+  bool is_open(const Span& opening, const BlockSource& blocks) const;
+  BlockId next_open(const BlockSource& blocks);
+  BlockId next_due(const BlockSource& blocks);
   BlockId farthest(const BlockSource& blocks);
   void sort_candidates(const BlockSource& blocks);
   std::uint64_t most_resident(Step begin, Step end) const;
@@ -161,6 +166,7 @@ class IterationPolicy : public Policy {
   std::uint64_t planned_limit_ = 0;
   std::vector<std::uint64_t> resident_;  // by group: bytes resident under the plan, at most
   std::vector<Span> openings_;  // a heap of what the plan lets go; entries may be out of date
+  std::deque<Span> due_;  // the same in the order of last use
   std::vector<Span> absent_;  // a heap of what has left and is used again; entries may be out of date
   bool knows_absent_ = false;  // absent_ is complete
   std::deque<Stay> stays_;  // by next use

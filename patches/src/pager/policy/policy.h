@@ -30,7 +30,10 @@ class BlockSource {
   virtual const std::vector<BlockId>& present()
       const = 0;  // those that have pages, and so may be evictable; in no order
   virtual std::uint64_t limit() const = 0;        // bytes
-  virtual std::uint64_t occupied() const = 0;     // bytes of blocks with device pages, in flight or not
+  // Bytes of the limit that a plan leaves free, so that what comes back need not wait until something has left; 0 where
+  // nothing is gained by that.
+  virtual std::uint64_t watermark() const { return 0; }
+  virtual std::uint64_t occupied() const = 0;  // bytes of blocks with device pages, in flight or not
 };
 
 class Policy {
