@@ -1,5 +1,6 @@
 // What the pager promises on the CUDA backend, where pages move behind the host's back and no fault can be served.
 #include <cstdlib>
+#include <initializer_list>
 #include <thread>
 
 #include "backend_rig.h"
@@ -299,13 +300,56 @@ CASE(a_scope_around_several_pagers) {
   }
 }
 
-// What the driver was asked to change of its mappings.
-std::uint64_t mapping_calls() {
+std::uint64_t calls_of(std::initializer_list<const char*> functions) {
   std::uint64_t calls = 0;
-  for (const char* function : {"cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemCreate", "cuMemRelease"}) {
+  for (const char* function : functions) {
     calls += sim_calls(function);
   }
   return calls;
+}
+
+// What the driver was asked to change of its mappings.
+std::uint64_t mapping_calls() {
+  return calls_of({"cuMemMap", "cuMemUnmap", "cuMemSetAccess", "cuMemCreate", "cuMemRelease"});
+}
+
+// What it takes to leave a mark.
+std::uint64_t marking_calls() {
+  return calls_of({"cuCtxGetCurrent", "cuCtxPushCurrent", "cuCtxPopCurrent", "cuThreadExchangeStreamCaptureMode",
+                   "cuStreamIsCapturing", "cuEventRecord", "cuEventQuery"});
+}
+
+CASE(a_small_operation_calls_the_driver_seldom) {
+  constexpr std::uint64_t small = 2 * mib;
+  constexpr std::uint64_t operations = 1600;
+  Paged program(512 * small, false);
+  char* block = program.made(0, 1, small);
+  program.pager->free(program.made(0, 2, 512 * small));  // memory was short once
+  CHECK(program.pager->statistics().out_blocks > 0);
+  CHECK(program.used(0, block, 1, small).ok());  // brings it back
+  sim_drain();
+  CHECK(program.used(0, block, 1, small).ok());  // finds that it is there
+  const std::uint64_t before = marking_calls();
+  for (std::uint64_t i = 0; i < operations; ++i) {
+    CHECK(program.used(0, block, 1, small).ok());
+  }
+  std::printf("calls per operation: %.2f\n", static_cast<double>(marking_calls() - before) / operations);
+  CHECK(marking_calls() - before < operations);
+  program.all_is_well();
+}
+
+CASE(a_large_operation_is_marked_at_its_end) {
+  Paged program(4 * block_bytes, false);
+  char* blocks[2] = {program.made(0, 1), program.made(0, 2)};
+  for (std::uint64_t seed = 3; seed < 8; ++seed) {
+    program.made(0, seed);  // memory is short
+  }
+  for (unsigned i = 0; i < 8; ++i) {
+    const std::uint64_t marks = sim_calls("cuEventRecord");
+    CHECK(program.used(0, blocks[i % 2], 1 + i % 2).ok());
+    CHECK(sim_calls("cuEventRecord") > marks);
+  }
+  program.all_is_well();
 }
 
 CASE(random_sizes_need_few_mappings) {

@@ -627,13 +627,26 @@ void Pager::scope_ended(bool outermost, StreamId user) {
   if (Trace* trace = trace_.load(std::memory_order_acquire)) {
     trace->end(Thread::current().index());
   }
-  const bool marks = outermost && (observers_.load(std::memory_order_relaxed) & to_policy) != 0;
-  if (user != host_stream && (marks || !backend_->lasting(user))) {
+  if (user != host_stream && ((outermost && mark_is_due()) || !backend_->lasting(user))) {
     backend_->mark(user);
   }
   if (outermost && over_limit_.load(std::memory_order_relaxed)) {
     reclaim_to_limit_slow();
   }
+}
+
+// Called once at the end of an outermost scope.
+bool Pager::mark_is_due() {
+  if ((observers_.load(std::memory_order_relaxed) & to_policy) == 0) {
+    return false;
+  }
+  Thread& thread = Thread::current();
+  if (++thread.unmarked_operations < mark_operations && thread.unmarked_bytes < limit() / mark_part) {
+    return false;
+  }
+  thread.unmarked_operations = 0;
+  thread.unmarked_bytes = 0;
+  return true;
 }
 
 void Pager::reclaim_to_limit_slow() {

@@ -181,6 +181,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   bool join_cached();
   bool join(Block* first, Block* second);
   Status allocate_slow(std::uint64_t bytes, StreamId user, Block** out);
+  bool mark_is_due();
   Status pin_slow(Block* block, bool write, Pin* out, StreamId user);
   void free_slow(Block* block);
   void reclaim_to_limit_slow();
@@ -238,6 +239,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
     if (!asynchronous_) {
       return;
     }
+    Thread::current().unmarked_bytes += block->bytes;
     const std::uint64_t bit = stream_bit(user);
     if ((block->streams.load(std::memory_order_relaxed) & bit) != bit) {
       block->streams.fetch_or(bit, std::memory_order_release);
@@ -268,6 +270,10 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // On a device copies in and out run beside each other. docs/predictions.md: with less room they wait for one another,
   // with more there is more to copy.
   static constexpr std::uint64_t watermark_part = 32;
+  // A mark costs several calls of the driver; without one, what waits for a use waits for a little more than that. So
+  // it is left when so many operations have ended without, or they used this part of the limit.
+  static constexpr std::uint32_t mark_operations = 16;
+  static constexpr std::uint64_t mark_part = 64;
   static constexpr std::size_t drain_at = 16;  // events that wait before a thread hands them to the policy
 
   const std::unique_ptr<Backend> backend_;
