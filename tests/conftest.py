@@ -13,6 +13,8 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+from filelock import FileLock
+from xdist.scheduler import LoadScopeScheduling
 
 import upstream_files
 from lmsbuild import paths
@@ -30,6 +32,17 @@ hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("repeatable", hypothesis.settings.get_profile("random"), derandomize=True)
 hypothesis.settings.load_profile("repeatable")
 NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with the patched wheel
+
+
+class Halves(LoadScopeScheduling):  # type: ignore[misc]
+    """With `-n 2`: tests of the device in one process, all others in another. What a session makes is made once in each."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return "device" if nodeid.startswith(("tests/cuda/", "tests/upstream/")) else "others"
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Halves:
+    return Halves(config, log)
 
 
 def pytest_configure() -> None:
@@ -164,8 +177,10 @@ def _kept_environment(config: pytest.Config, kind: str, name: str, wheel: Path, 
     folder = Path(cache.mkdir(kind)) / f"{name}-{sys.implementation.cache_tag}"
     python, complete = folder / "bin" / "python", folder / "complete"
     wanted = " ".join((file_sha256(wheel), sys.version, *needs))
-    installed = complete.read_text() if complete.exists() else ""
-    if installed != wanted:
+    with FileLock(folder.with_suffix(".lock")):  # both processes of `-n 2` may want it
+        installed = complete.read_text() if complete.exists() else ""
+        if installed == wanted:
+            return python
         pip = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
         environment = _clean_environment()
         if installed:
