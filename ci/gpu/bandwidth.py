@@ -34,10 +34,17 @@ def run(session: Session, part: Part) -> None:
 
 
 def _measure(session: Session, unit: str, block: int) -> dict[str, Any]:
-    total, rounds = int(_TOTAL * session.scale), _ROUNDS
-    if session.simulated:
-        total, rounds = _TOTAL_SIMULATED, _ROUNDS_SIMULATED
-    answer = session.run("bandwidth.py", total, rounds, block)
+    total, rounds = (_TOTAL_SIMULATED, _ROUNDS_SIMULATED) if session.simulated else (_TOTAL, _ROUNDS)
+    found = measure(session, block, total, rounds)
+    for paged in found[1::2]:
+        say(f"  {unit}, {paged}")
+    return {"measurements": measurements_json(found)}
+
+
+def measure(session: Session, block: int, total: int, rounds: int) -> list[Measurement]:
+    """Plain copies and the pager's out, then both in, of `total` bytes (at scale 1) in blocks of `block` bytes."""
+    nbytes = total if session.simulated else int(total * session.scale)
+    answer = session.run("bandwidth.py", nbytes, rounds, block)
     parameters = {"block_bytes": block, "bytes": answer["bytes"]}
 
     def speeds(name: str) -> Measurement:
@@ -48,7 +55,5 @@ def _measure(session: Session, unit: str, block: int) -> dict[str, Any]:
     found: list[Measurement] = []
     for way in ("out", "in"):
         plain = speeds(f"plain_{way}")
-        paged = speeds(way).against(plain, None if session.simulated else AIM)
-        found += [plain, paged]
-        say(f"  {unit}, {paged}")
-    return {"measurements": measurements_json(found)}
+        found += [plain, speeds(way).against(plain, None if session.simulated else AIM)]
+    return found

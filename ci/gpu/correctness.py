@@ -20,10 +20,12 @@ from session import Session
 from lmsbuild.errors import ProgramFailed, WrongResult
 
 MODELS = ("convnet", "transformer", "lstm", "unet3d")
+SHAPES = ("odd", "resnet")
 FEATURES = ("compiled", "amp", "streams", "graphs")
 CONTENTS = "contents"
-CASES = (CONTENTS, *MODELS, *FEATURES)
+CASES = (CONTENTS, *MODELS, *SHAPES, *FEATURES)
 FACTORS = (2, 4)
+LIMITS = (*((factor, "iteration") for factor in FACTORS), (FACTORS[0], "lru"))  # of training, and under which policy
 _STEPS = 6
 _SCALE = 4.0  # of the models: at 1 their tensors are smaller than a device's pages
 _LIMIT = 512 * MIB  # of the tensors whose contents are compared
@@ -69,8 +71,11 @@ def run(session: Session, part: Part, cases: Sequence[str]) -> None:
 
 
 def _compare(session: Session, case: str) -> dict[str, Any]:
-    """Raises WrongResult with all checks when one of them fails."""
-    checks = _contents(session) if case == CONTENTS else _training(session, case)
+    return all_passed(contents(session) if case == CONTENTS else training(session, case))
+
+
+def all_passed(checks: Sequence[Check]) -> dict[str, Any]:
+    """The checks as they stand in the results. Raises WrongResult with all of them when one fails."""
     for check in checks:
         say(f"  {check}")
     found = {"checks": [each.as_json() for each in checks]}
@@ -80,11 +85,12 @@ def _compare(session: Session, case: str) -> dict[str, Any]:
     return found
 
 
-def _contents(session: Session) -> list[Check]:
+def contents(session: Session, factors: Sequence[float] = FACTORS) -> list[Check]:
+    """Every byte of tensors that take `factors` times the limit."""
     limit, operations = (_LIMIT_SIMULATED, 100) if session.simulated else (_LIMIT, 600)
-    runs = [("contents.py", limit, factor, operations, factor) for factor in FACTORS]
+    runs = [("contents.py", limit, factor, operations, factor) for factor in factors]
     checks = []
-    for factor, found in zip(FACTORS, session.run_all(runs), strict=True):
+    for factor, found in zip(factors, session.run_all(runs), strict=True):
         facts: dict[str, Any] = {"limit_bytes": limit, "operations": operations, "seed": factor}
         if isinstance(found, ProgramFailed):
             checks.append(Check(CONTENTS, factor, "iteration", str(found), facts))
@@ -100,7 +106,8 @@ def _contents(session: Session) -> list[Check]:
     return checks
 
 
-def _training(session: Session, case: str) -> list[Check]:
+def training(session: Session, case: str, limits: Sequence[tuple[float, str]] = LIMITS) -> list[Check]:
+    """Training at 1x, and oversubscribed by each factor in `limits`, against training without LMS."""
     scale = _SCALE * session.scale if case in MODELS else session.scale
     arguments = ("train_case.py", case, _STEPS, scale, session.models)
     first = session.run_all([arguments, arguments, (*arguments, 0)])
@@ -115,11 +122,9 @@ def _training(session: Session, case: str) -> list[Check]:
     need = roomy["statistics"]["allocated_bytes.peak"]
     facts: dict[str, Any] = {"need_bytes": need, "steps": _STEPS}
     checks = [_check(case, 1, "iteration", stock, roomy, facts)]
-    kinds = [(factor, "iteration") for factor in FACTORS] + [(FACTORS[0], "lru")]
-    limits = [limit_for(need, factor) for factor, _ in kinds]
-    runs = [(*arguments, limit, policy) for (_, policy), limit in zip(kinds, limits, strict=True)]
-    for (factor, policy), limit, managed in zip(kinds, limits, session.run_all(runs), strict=True):
-        checks.append(_check(case, factor, policy, stock, managed, facts | {"limit_bytes": limit}))
+    runs = [(*arguments, limit_for(need, factor), policy) for factor, policy in limits]
+    for (factor, policy), run, managed in zip(limits, runs, session.run_all(runs), strict=True):
+        checks.append(_check(case, factor, policy, stock, managed, facts | {"limit_bytes": run[-2]}))
     return checks
 
 

@@ -62,7 +62,7 @@ def _mapping(axes: Any, part: dict[str, Any]) -> None:
     lines: dict[tuple[str, int], list[tuple[float, float]]] = {}
     for row in _measurements(part):
         about = row["parameters"]
-        if not about["device_busy"] and about["chunk_bytes"] in (2 * _MIB, 32 * _MIB):
+        if about["load"] is None and about["chunk_bytes"] in (2 * _MIB, 32 * _MIB):
             lines.setdefault((row["name"], about["chunk_bytes"]), []).append((about["bytes"] / _MIB, row["value"]))
     for (name, chunk), points in lines.items():
         style = "-" if chunk == 2 * _MIB else "--"

@@ -23,6 +23,7 @@ from lmsbuild.errors import Failure, OutOfTime, OutputNotWritable, WrongResult
 
 GB = 1e9  # bytes, as bandwidths are given
 MIB = 1 << 20
+_VOLATILE = ("driver", "driver_cuda_version", "cpus", "host_memory_bytes", "python")
 
 
 @dataclass(frozen=True)
@@ -98,13 +99,28 @@ class About:
     def agrees_with(self, content: dict[str, Any]) -> bool:
         """Whether results of that file and of this run may stand side by side."""
         own = asdict(self)
-        return all(content.get(key) == own[key] for key in ("sources", "machine", "scale", "simulated"))
+        same = all(content.get(key) == own[key] for key in ("sources", "scale", "simulated"))
+        return same and _lasting(content.get("machine")) == _lasting(self.machine)
+
+    @property
+    def volatile(self) -> dict[str, Any]:
+        """What each result says for itself of the machine, since others beside it may differ there."""
+        return {key: self.machine[key] for key in _VOLATILE if key in self.machine}
+
+
+def _lasting(machine: Any) -> Any:
+    """What results have to agree on: the machine without what may change under it, and the driver's major version."""
+    if not isinstance(machine, dict):
+        return None
+    lasting = {key: value for key, value in machine.items() if key not in _VOLATILE}
+    return lasting | {"driver": str(machine.get("driver")).partition(".")[0]}
 
 
 class Part:
     """The results of one part by unit, written to its file after every unit. Not thread-safe.
 
-    Results in the file that agree with this run are kept; the file of another machine or of other sources is replaced.
+    Results in the file that agree with this run are kept; the file of another device, framework or driver, or of other
+    sources, is replaced.
     """
 
     def __init__(self, name: str, about: About, folder: Path, units: Sequence[str]) -> None:
@@ -145,11 +161,13 @@ class Part:
         self._failed.pop(unit, None)
         try:
             entry = work()
-            self.results[unit] = {"seconds": round(time.monotonic() - begin, 1), **entry}
+            head = {"seconds": round(time.monotonic() - begin, 1), "machine": self._about.volatile}
+            self.results[unit] = {**head, **entry}
         except Failure as error:
             say(f"  {unit}: {error}")
             self._failures.append(error)
-            self._failed[unit] = {"error": str(error), **(error.facts if isinstance(error, WrongResult) else {})}
+            facts = error.facts if isinstance(error, WrongResult) else {}
+            self._failed[unit] = {"error": str(error), "machine": self._about.volatile, **facts}
         self._write()
 
     def set(self, key: str, value: Any) -> None:
@@ -188,6 +206,14 @@ def _read(path: Path) -> dict[str, Any]:
     except ValueError:
         return {}
     return content if isinstance(content, dict) else {}
+
+
+def take_over(earlier: Path, out: Path) -> None:
+    """Copies the results in the folder `earlier` of which there are none in `out`."""
+    for path in sorted(earlier.glob("*.json")):
+        if not (out / path.name).exists() and "part" in _read(path):
+            say(f"from {earlier.name}: {path.name}")
+            write_atomically(out / path.name, path.read_text())
 
 
 def make_writable(folder: Path) -> None:

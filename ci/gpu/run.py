@@ -21,6 +21,7 @@ sys.path.insert(0, str(ROOT / "tools"))  # lmsbuild, which need not be installed
 
 import bandwidth
 import correctness
+import first
 import interpreter
 import mapping
 import overlay
@@ -35,7 +36,7 @@ from session import Session
 from lmsbuild.errors import CompilerFailed, Failure, NoGpu
 from lmsbuild.graft import compilation
 
-PARTS = ("correctness", "mapping", "bandwidth", "throughput")
+PARTS = ("first", "correctness", "mapping", "bandwidth", "throughput")
 _INTERRUPTED = 130
 _SHOWN = 4000  # characters of what a compiler said
 
@@ -47,6 +48,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--out", type=Path, required=True, help="folder for the results; what it holds of this machine is gone on with"
     )
+    add_earlier(parser)
     parser.add_argument("--only", choices=PARTS, action="append", help="run this part only; may be repeated")
     parser.add_argument(
         "--case", choices=correctness.CASES, action="append", help="of correctness, this case only; may be repeated"
@@ -72,6 +74,19 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     if options.scale <= 0 or options.minutes <= 0:
         parser.error("--scale and --minutes take a number above 0")
     return options
+
+
+def add_earlier(parser: argparse.ArgumentParser) -> None:
+    """The option --from, for run_tensorflow.py too. A folder that is missing is wrong usage."""
+
+    def folder(text: str) -> Path:
+        if not Path(text).is_dir():
+            raise argparse.ArgumentTypeError(f"there is no folder {text}")
+        return Path(text)
+
+    parser.add_argument(
+        "--from", dest="earlier", type=folder, metavar="FOLDER", help="with earlier results, for what --out lacks"
+    )
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -108,6 +123,8 @@ def _run(options: argparse.Namespace) -> int:
         )
     for folder in (options.out, build):
         results.make_writable(folder)
+    if options.earlier:
+        results.take_over(options.earlier, options.out)
     cuda = runtime.find(torch.folder, torch.cuda, environment, options.cuda_include)
     site, sources = overlay.build(torch, ROOT / "patches", cuda, build)
     about = results.About(
@@ -128,6 +145,7 @@ def _run(options: argparse.Namespace) -> int:
         gpu=about.machine["gpu"],
     )
     runs: dict[str, tuple[Callable[[bool], list[str]], Callable[[Session, results.Part], None]]] = {
+        "first": (first.units, first.run),
         "correctness": (correctness.units, partial(correctness.run, cases=options.case or correctness.CASES)),
         "mapping": (mapping.units, mapping.run),
         "bandwidth": (bandwidth.units, bandwidth.run),

@@ -26,7 +26,7 @@ from correctness import nothing_moved, same
 from oversubscription import limit_for
 from process import say
 from results import MIB, Part
-from run import checked_out, driver_version
+from run import add_earlier, checked_out, driver_version
 from session import Session
 
 from lmsbuild.errors import Failure, NoFramework, NoGpu, WrongResult
@@ -44,6 +44,7 @@ _INTERRUPTED = 130
 def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description="Large Model Support of TensorFlow on a real GPU: is it correct?")
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
+    add_earlier(parser)
     parser.add_argument("--case", choices=CASES, action="append", help="this case only; may be repeated")
     parser.add_argument("--scale", type=float, default=1.0, help="size of what is trained (default %(default)s)")
     parser.add_argument("--minutes", type=float, default=math.inf, help="after which nothing new is begun")
@@ -78,6 +79,8 @@ def _run(options: argparse.Namespace) -> int:
     if not found["gpus"]:
         raise NoGpu(f"TensorFlow {found['version']} sees no GPU: check that nvidia-smi shows it, and CUDA's libraries")
     results.make_writable(options.out)
+    if options.earlier:
+        results.take_over(options.earlier, options.out)
     about = results.About(
         command=command(options),
         commit=checked_out(),

@@ -11,26 +11,32 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
+
+from simulator import build as simulator_build
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "ci" / "gpu"
 sys.path.insert(0, str(FOLDER))
 
 import correctness
+import first as first_minutes
 import interpreter
 import overlay
 import plot
 import process
 import results
 import run as script
+import run_tensorflow
 import runtime
 import throughput
 from oversubscription import PAGE, Traffic, limit_for
 from session import Session
 
+from lmsbuild import paths
 from lmsbuild.catalogue.catalogue import tags
 from lmsbuild.errors import NoFramework, NoRuntime, OutOfTime, ProgramFailed, UnknownTag, WrongResult, WrongVersion
 
@@ -39,7 +45,19 @@ ABOUT = results.About(
     command="python ci/gpu/run.py --out results",
     commit="0" * 40,
     sources="ab" * 8,
-    machine={"gpu": "a card", "torch": "2.11.0"},
+    machine={
+        "gpu": "a card",
+        "gpu_memory_bytes": 85 << 30,
+        "compute_capability": "9.0",
+        "driver_cuda_version": "13.0",
+        "driver": "580.159",
+        "torch": "2.11.0",
+        "torch_commit": "c" * 40,
+        "cuda": "13.0",
+        "python": "3.12.3",
+        "cpus": 16,
+        "host_memory_bytes": 1 << 37,
+    },
     scale=1.0,
     simulated=False,
 )
@@ -163,12 +181,70 @@ def test_a_part_goes_on_where_it_ended(tmp_path: Path) -> None:
     assert {unit: entry["value"] for unit, entry in written(second)["results"].items()} == {"one": 1, "two": 2}
 
 
-@pytest.mark.parametrize("change", [{"sources": "cd" * 8}, {"machine": {"gpu": "another"}}, {"scale": 0.5}])
+def on(**machine: Any) -> dict[str, Any]:
+    """What differs in results on a machine that differs in this."""
+    return {"machine": ABOUT.machine | machine}
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"sources": "cd" * 8},
+        {"scale": 0.5},
+        on(gpu="another"),
+        on(gpu_memory_bytes=1 << 30),
+        on(compute_capability="8.0"),
+        on(driver="590.10"),
+        on(driver=None),
+        on(torch="2.12.0"),
+        on(torch_commit="d" * 40),
+        on(cuda="12.8"),
+    ],
+)
 def test_results_that_do_not_belong_together_are_not_mixed(tmp_path: Path, change: dict[str, Any]) -> None:
     first = part_of(tmp_path)
     first.attempt("one", lambda: {"value": 1})
     assert part_of(tmp_path).left() == ["two"]
     assert part_of(tmp_path, about=dataclasses.replace(ABOUT, **change)).left() == ["one", "two"]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [{"driver": "580.65"}, {"host_memory_bytes": 1 << 36}, {"cpus": 8}, {"python": "3.12.9"}, {"driver": "580"}],
+)
+def test_results_of_much_the_same_machine_are_kept_and_each_says_its_own(
+    tmp_path: Path, change: dict[str, Any]
+) -> None:
+    first_part = part_of(tmp_path)
+    first_part.attempt("one", lambda: {"value": 1})
+    second = part_of(tmp_path, about=dataclasses.replace(ABOUT, **on(**change)))
+    assert second.left() == ["two"]
+    second.attempt("two", lambda: {"value": 2})
+    found = written(second)["results"]
+    volatile = {key: ABOUT.machine[key] for key in ("driver", "driver_cuda_version", "cpus", "host_memory_bytes")}
+    volatile["python"] = ABOUT.machine["python"]
+    assert (found["one"]["machine"], found["two"]["machine"]) == (volatile, volatile | change)
+
+
+def test_earlier_results_are_taken_over_where_there_are_none(tmp_path: Path) -> None:
+    earlier, out = tmp_path / "earlier", tmp_path / "out"
+    for folder in (earlier, out):
+        folder.mkdir()
+    for name, folder, value in (("mapping", earlier, 1), ("bandwidth", earlier, 2), ("bandwidth", out, 3)):
+        part_of(folder, name).attempt("one", lambda value=value: {"value": value})  # type: ignore[misc]
+    (earlier / "notes.json").write_text("[]")
+    for path in earlier.iterdir():
+        path.chmod(0o444)
+    earlier.chmod(0o555)
+    results.take_over(earlier, out)
+    assert {path.name for path in out.iterdir()} == {"mapping.json", "bandwidth.json"}
+    taken = part_of(out)
+    assert taken.left() == ["two"]
+    taken.attempt("two", lambda: {"value": 4})
+    assert written(taken)["results"]["one"]["value"] == 1
+    assert part_of(out, "bandwidth").results["one"]["value"] == 3
+    assert json.loads((earlier / "mapping.json").read_text())["not_run"] == ["two"]
+    earlier.chmod(0o755)
 
 
 def test_a_unit_that_failed_is_told_and_done_again(tmp_path: Path) -> None:
@@ -180,7 +256,8 @@ def test_a_unit_that_failed_is_told_and_done_again(tmp_path: Path) -> None:
         part.attempt(unit, fail if unit == "one" else lambda: {"value": 1})
     with pytest.raises(WrongResult, match="failed in mapping: one"):
         part.end()
-    assert written(part)["failed"] == {"one": {"error": "bytes differ", "checks": [7]}}
+    failed = written(part)["failed"]
+    assert failed == {"one": {"error": "bytes differ", "machine": ABOUT.volatile, "checks": [7]}}
     assert written(part)["complete"] is False
     again = part_of(tmp_path)
     assert list(again.each(never)) == ["one"]
@@ -207,7 +284,7 @@ def test_a_file_that_is_none_of_ours_is_replaced(tmp_path: Path) -> None:
 
 def write_parts(folder: Path, about: results.About) -> None:
     """A folder of results, as the parts write them."""
-    place = {"bytes": 64 * MIB, "chunk_bytes": 32 * MIB, "device_busy": False}
+    place = {"bytes": 64 * MIB, "chunk_bytes": 32 * MIB, "load": None}
     steps = [results.Measurement(name, "us", (5.0,), place) for name in ("create", "map", "unmap")]
     plain = results.Measurement("plain_out", "GB/s", (50.0,), {"block_bytes": 8 * MIB})
     paged = results.Measurement("out", "GB/s", (49.0,), {"block_bytes": 8 * MIB}).against(plain)
@@ -384,6 +461,93 @@ def test_training_is_compared_at_every_limit(tmp_path: Path, monkeypatch: pytest
     assert [check["outcome"] for check in failed["checks"]].count("parameters or gradients differ") == 1
 
 
+# ---- the first minutes, with programs that only pretend
+
+CONTENTS = """
+import json, os
+statistics = {"out.bytes": 9, "in.bytes": 9, "device_bytes.peak": 1, "over_limit_bytes.peak": 0}
+wrong = [7] if "CONTENTS_ARE_WRONG" in os.environ else []
+print(json.dumps({"wrong": wrong, "tensor_bytes": 1 << 30, "statistics": statistics}))
+"""
+
+CALLS = """
+import json, sys
+steps = ["create", "map", "set_access", "unmap", "release"]
+lengths = {"idle": 10, "busy": 20, "thread": 30, "control": 11}
+calls = {where: {step: {"median": [us, us], "longest": [us, 9 * us]} for step in steps} for where, us in lengths.items()}
+launches = {"alone": 4, "control": 5, "changes": 60}
+launch = {where: {"median": [us], "longest": [7 * us]} for where, us in launches.items()}
+rows = [{"handle_bytes": int(size), "calls": calls, "launch": launch, "still_busy": 1} for size in sys.argv[5:]]
+flags = {"posix_file_handles": True, "rdma_capable": False}
+print(json.dumps({"rows": rows, "memory": flags, "calls": {"cuMemMap": 5}, "not_ready": {"cuMemMap": 2}}))
+"""
+
+COPIES = """
+import json, sys
+seconds = {"plain_out": [1.0], "out": [1.25], "plain_in": [1.0], "in": [1.0]}
+print(json.dumps({"bytes": 50e9, "seconds": seconds}))
+"""
+
+
+def first_contact(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, **environment: str) -> results.Part:
+    programs = {"contents": CONTENTS, "train_case": TRAIN, "calls": CALLS, "bandwidth": COPIES}
+    for name, text in programs.items():
+        (tmp_path / f"{name}.py").write_text(text)
+    part = results.Part("first", ABOUT, tmp_path, first_minutes.units(simulated=False))
+    first_minutes.run(session(tmp_path, monkeypatch, **environment), part)
+    return part
+
+
+def test_the_first_minutes_answer_in_a_few_lines(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    part = first_contact(tmp_path, monkeypatch)
+    part.end()
+    assert written(part)["complete"] is True
+    checks = written(part)["results"]["correct"]["checks"]
+    assert [(check["case"], check["oversubscription"], check["outcome"]) for check in checks] == [
+        ("contents", 2, "equal"),
+        ("transformer", 1, "equal"),
+        ("transformer", 2, "equal"),
+    ]
+    calls = written(part)["results"]["calls"]
+    assert (calls["not_ready"], calls["memory"]["posix_file_handles"]) == ({"cuMemMap": 2}, True)
+    summary = first_minutes.summary(part.results)
+    assert summary[0] == "equal to the bit: contents at 2x, transformer at 1x, transformer at 2x"
+    assert "  2 MiB: create 10.0 / 20.0 / 30.0 (11.0), map" in summary[2]
+    assert summary[3] == (
+        "  a launch: alone 4.0, while another thread changes mappings 60.0 (is busy without the driver 5.0); "
+        "the longest 28, 420 (35)"
+    )
+    assert "  64 MiB: create" in summary[4]
+    assert summary[6] == "  CUDA_ERROR_NOT_READY in 5 calls: cuMemMap 2 times"
+    assert summary[7:9] == [
+        "8 MiB out: 40 GB/s, 0.800 of a plain copy",
+        "8 MiB in: 50 GB/s, 1.000 of a plain copy",
+    ]
+    assert len(summary) == 13
+    said = capsys.readouterr().err
+    assert all(line in said for line in summary)
+
+
+@pytest.mark.parametrize(
+    ("environment", "outcome"),
+    [
+        ({"CONTENTS_ARE_WRONG": "1"}, "contents differ after operations [7]"),
+        ({"WRONG_AT": str(200 << 20)}, "parameters or gradients differ"),
+    ],
+)
+def test_the_first_minutes_go_on_after_a_wrong_result(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, environment: dict[str, str], outcome: str
+) -> None:
+    part = first_contact(tmp_path, monkeypatch, **environment)
+    with pytest.raises(WrongResult, match="failed in first: correct"):
+        part.end()
+    assert outcome in [check["outcome"] for check in written(part)["failed"]["correct"]["checks"]]
+    assert list(part.results) == ["calls", "copies"]
+    assert not any("equal" in line for line in first_minutes.summary(part.results))
+
+
 # ---- programs
 
 
@@ -535,13 +699,21 @@ def test_what_the_machine_lacks_is_said(
     assert said in capsys.readouterr().err
 
 
-def test_the_scripts_need_only_packaging_of_what_the_tool_needs() -> None:
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="needs tomli before Python 3.11")
+def test_the_scripts_need_only_the_standard_library(tmp_path: Path) -> None:
     """A machine with a GPU has a framework; lmsbuild is in the checkout, and not installed."""
-    absent = ["auditwheel", "click", "elftools", "filelock", "git", "lief", "matplotlib", "platformdirs", "requests"]
-    program = f"import sys; sys.modules.update(dict.fromkeys({[*absent, 'rich']})); import run, run_tensorflow"
-    words = [sys.executable, "-c", program]
-    done = subprocess.run(words, cwd=FOLDER, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
+
+    def bare(*words: str | Path) -> subprocess.CompletedProcess[str]:
+        """Python without any installed package."""
+        words = (sys.executable, "-E", "-S", *words)
+        return subprocess.run(words, cwd=FOLDER, capture_output=True, text=True, check=False)
+
+    assert "No module named 'packaging'" in bare("-c", "import packaging").stderr
+    imported = bare("-c", "import run, run_tensorflow")
+    assert imported.returncode == 0, imported.stderr
+    python = interpreter_with(tmp_path, device=None)
+    done = bare("run.py", "--python", python, "--out", tmp_path / "results")
+    assert done.returncode == 53, done.stderr
 
 
 def test_wrong_usage() -> None:
@@ -549,6 +721,18 @@ def test_wrong_usage() -> None:
         with pytest.raises(SystemExit) as ended:
             script.parse(words)
         assert ended.value.code == 2
+
+
+@pytest.mark.parametrize("program", [script, run_tensorflow])
+def test_earlier_results_have_to_be_a_folder(
+    program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert program.parse(["--out", "x", "--from", str(tmp_path)]).earlier == tmp_path
+    assert program.parse(["--out", "x"]).earlier is None
+    with pytest.raises(SystemExit) as ended:
+        program.parse(["--out", "x", "--from", str(tmp_path / "missing")])
+    assert ended.value.code == 2
+    assert f"there is no folder {tmp_path / 'missing'}" in capsys.readouterr().err
 
 
 # ---- the simulated device
@@ -569,6 +753,46 @@ def test_without_a_gpu_it_says_so(cuda_python: Path, tmp_path: Path) -> None:
     assert not (tmp_path / "results").exists()
 
 
+def measured(
+    simulated_cuda: Path, program: str, *arguments: object, base: dict[str, str] | None = None, **options: object
+) -> dict[str, Any]:
+    """What a program says that asks only the driver."""
+    environment = simulator_build.environment(simulated_cuda, options=options, base=base)
+    return process.run([sys.executable, process.PROGRAMS / program, *map(str, arguments)], environment, 120)
+
+
+@pytest.mark.parametrize(
+    ("fail", "flags"),
+    [("", (True, False)), ("cuMemCreate:1:801", (False, False)), ("cuMemCreate:1:800", (False, False))],
+)
+def test_memory_is_created_as_the_pager_creates_it(simulated_cuda: Path, fail: str, flags: tuple[bool, bool]) -> None:
+    """With file handles where the device has them (the simulated one has no RDMA), and without where the driver refuses."""
+    answer = measured(simulated_cuda, "mapping.py", 2, 4 * MIB, f"copies:{MIB}", **({"fail": fail} if fail else {}))
+    assert answer["memory"] == dict(zip(("posix_file_handles", "rdma_capable"), flags, strict=True))
+    rows = [(row["chunk_bytes"] // MIB, row["load"], sorted(row["microseconds"])) for row in answer["rows"]]
+    steps = sorted(["create", "map", "set_access", "unmap", "release"])
+    assert rows == [(chunk, load, steps) for chunk in (2, 4) for load in (None, "copies")]
+
+
+def test_other_errors_of_the_driver_end_the_program(simulated_cuda: Path) -> None:
+    with pytest.raises(ProgramFailed, match=r"cuMemCreate failed: CUDA_ERROR_OUT_OF_MEMORY \(2\)"):
+        measured(simulated_cuda, "mapping.py", 2, 4 * MIB, f"copies:{MIB}", fail="cuMemCreate:3:2")
+    with pytest.raises(ProgramFailed, match=r"cuMemUnmap failed: CUDA_ERROR_NOT_READY \(600\)"):
+        measured(simulated_cuda, "mapping.py", 2, 4 * MIB, f"copies:{MIB}", fail="cuMemUnmap:0:600")
+
+
+def test_answers_that_a_call_is_not_ready_are_counted(simulated_cuda: Path) -> None:
+    words = ("calls.py", 2, 8 * MIB, f"copies:{2 * MIB}", f"copies:{MIB // 16}", 2 * MIB)
+    answer = measured(simulated_cuda, *words)
+    assert answer["not_ready"] == {}
+    # Four handles; rounds: one to warm up, and two each idle, busy, and from another thread.
+    assert answer["calls"] == {"cuMemMap": 28, "cuMemSetAccess": 28, "cuMemUnmap": 28}
+    fail = "cuMemSetAccess:2:600,cuMemSetAccess:3:600,cuMemMap:20:600"
+    answer = measured(simulated_cuda, *words, fail=fail)
+    assert answer["not_ready"] == {"cuMemSetAccess": 2, "cuMemMap": 1}
+    assert answer["calls"] == {"cuMemMap": 28, "cuMemSetAccess": 28, "cuMemUnmap": 28}
+
+
 @pytest.fixture(scope="module")
 def build(pytestconfig: pytest.Config) -> Path:
     """The folder that keeps the graft and the simulator, which other tests use too, between the runs."""
@@ -583,10 +807,13 @@ def test_simulated(cuda_python: Path, build: Path, tmp_path: Path) -> None:
     assert {path.name for path in out.iterdir()} == {
         "simulated-bandwidth.json",
         "simulated-correctness.json",
+        "simulated-first.json",
         "simulated-mapping.json",
         "simulated.svg",
     }
-    found = {name: json.loads((out / f"simulated-{name}.json").read_text()) for name in script.PARTS[:3]}
+    found = {
+        name: json.loads((out / f"simulated-{name}.json").read_text()) for name in script.PARTS if name != "throughput"
+    }
     assert all(part["complete"] for part in found.values())
     checks = found["correctness"]["results"]["contents"]["checks"]
     assert [(check["case"], check["outcome"]) for check in checks] == [("contents", "equal")] * 2
@@ -597,8 +824,22 @@ def test_simulated(cuda_python: Path, build: Path, tmp_path: Path) -> None:
     }
     assert measured["bandwidth"] == {"out", "in", "plain_out", "plain_in"}
     assert measured["mapping"] == {"create", "map", "set_access", "unmap", "release"}
-    assert f"need a GPU: {', '.join([*correctness.MODELS, *correctness.FEATURES])}" in done.stderr
+    in_minutes = found["first"]["results"]
+    assert [check["outcome"] for check in in_minutes["correct"]["checks"]] == ["equal"]
+    assert {row["name"] for row in in_minutes["copies"]["measurements"]} == {"out", "in", "plain_out", "plain_in"}
+    situations = {(row["name"], row["parameters"]["situation"]) for row in in_minutes["calls"]["measurements"]}
+    assert {where for name, where in situations if name == "unmap"} == {"idle", "busy", "thread", "control"}
+    assert {where for name, where in situations if name == "launch"} == {"alone", "control", "changes"}
+    assert done.stderr.index("equal to the bit: contents at 2x") < done.stderr.index("correctness:")
+    assert f"need a GPU: {', '.join([*correctness.MODELS, *correctness.SHAPES, *correctness.FEATURES])}" in done.stderr
     assert "throughput:\n  needs a GPU" in done.stderr
+    # A machine that comes with an empty folder for results goes on where another one ended.
+    again = call(
+        cuda_python, "--out", tmp_path / "again", "--from", out, "--simulated", "--build", build, "--only", "mapping"
+    )
+    assert again.returncode == 0, again.stderr
+    assert "kept from before: 2 MiB, 32 MiB" in again.stderr
+    assert json.loads((tmp_path / "again" / "simulated-mapping.json").read_text()) == found["mapping"]
 
 
 def test_contents_that_differ_are_noticed(
@@ -636,3 +877,45 @@ def test_interrupted(cuda_python: Path, build: Path, tmp_path: Path, how: signal
     assert all(is_gone(int(child)) for child in children)
     assert {path.name for path in out.iterdir()} == {"simulated-mapping.json"}
     assert json.loads((out / "simulated-mapping.json").read_text())["complete"] is True
+
+
+# ---- the simulated device, with operators
+
+
+def test_the_load_is_kernels_where_there_are_kernels(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
+    """Here a kernel is the CPU's, so it runs where it does not touch what it must not."""
+    words = [cuda_python, process.PROGRAMS / "mapping.py", 3, 4 * MIB, f"products:{MIB // 8}", f"adds:{MIB // 8}"]
+    rows = process.run(list(map(str, words)), on_simulated_gpu, 120)["rows"]
+    assert [(row["chunk_bytes"] // MIB, row["load"]) for row in rows] == [
+        (chunk, load) for chunk in (2, 4) for load in (None, "products", "adds")
+    ]
+    busy = [row for row in rows if row["load"]]
+    assert all(row["still_busy"]["release"] == 1 for row in busy), busy
+    words = [
+        cuda_python,
+        process.PROGRAMS / "calls.py",
+        2,
+        8 * MIB,
+        f"products:{MIB // 8}",
+        f"adds:{MIB // 16}",
+        2 * MIB,
+    ]
+    (row,) = process.run(list(map(str, words)), on_simulated_gpu, 120)["rows"]
+    assert row["still_busy"] == 1
+    assert all(median > 0 for each in row["launch"].values() for median in each["median"])
+
+
+@pytest.mark.parametrize(("case", "scale"), [("odd", 0.125), ("resnet", 0.0625)])
+def test_odd_shapes_train_to_the_same_bits(
+    cuda_python: Path, train_environment: dict[str, str], case: str, scale: float
+) -> None:
+    own = Session(
+        python=cuda_python,
+        environment=train_environment,
+        models=paths.models_file(),
+        simulated=False,
+        scale=scale,
+        deadline=math.inf,
+    )
+    checks = correctness.training(own, case, [(2, "iteration")])
+    assert [(check.factor, check.outcome) for check in checks] == [(1, "equal"), (2, "equal")]

@@ -12,15 +12,18 @@ import importlib.util
 import sys
 import warnings
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
 from answer import answer
 from gpt import Size, make
+from resnet import make as make_resnet
 from torch import Tensor, nn
 from torch.nn import functional
 
 _SMALL = Size(width=512, layers=8, heads=8, length=256, batch=8, vocabulary=2048)
+_ODD = Size(width=1125, layers=7, heads=9, length=243, batch=7, vocabulary=3001)
 _MIN_SIZE = 1 << 20  # bytes
 
 # Operations for which PyTorch has no deterministic kernel on CUDA in general, but a deterministic one for the shapes of
@@ -55,6 +58,28 @@ def _model(name: str, scale: float, file: str) -> Training:
     with torch.device("cuda"):
         trainer = models.make(name, scale=scale)
     return Training(trainer.step, [trainer.model])
+
+
+def _odd(scale: float) -> Training:
+    """The transformer with no size that is a power of two."""
+    return _stepped(*make(_scaled(scale, _ODD)))
+
+
+def _resnet(scale: float) -> Training:
+    return _stepped(*make_resnet(scale))
+
+
+def _stepped(model: nn.Module, optimizer: torch.optim.Optimizer, *batch: Tensor) -> Training:
+    """Training on one batch, of which the model gives the loss."""
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        loss: Tensor = model(*batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Training(step, [model])
 
 
 def _compiled(scale: float) -> Training:
@@ -156,12 +181,15 @@ def _graphs(scale: float) -> Training:
     return Training(step, [model, extra])
 
 
-def _scaled(scale: float) -> Size:
-    heads = max(1, int(_SMALL.heads * scale))
-    return Size(64 * heads, _SMALL.layers, heads, _SMALL.length, _SMALL.batch, _SMALL.vocabulary)
+def _scaled(scale: float, size: Size = _SMALL) -> Size:
+    """With more or fewer heads of the same width."""
+    heads = max(1, int(size.heads * scale))
+    return replace(size, width=size.width // size.heads * heads, heads=heads)
 
 
 _OWN: dict[str, Callable[[float], Training]] = {
+    "odd": _odd,
+    "resnet": _resnet,
     "compiled": _compiled,
     "amp": _amp,
     "streams": _streams,

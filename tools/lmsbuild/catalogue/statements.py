@@ -6,10 +6,12 @@ import fnmatch
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from lmsbuild.catalogue.generation import Generation
-from lmsbuild.wheel.wheel import WheelFile
+
+if TYPE_CHECKING:  # ci/gpu reads patches without the packages that reading wheels takes
+    from lmsbuild.wheel.wheel import WheelFile
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,6 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from packaging.version import Version
-
 from lmsbuild.catalogue import generation, statements
 from lmsbuild.catalogue.catalogue import Tag, read_toml
 from lmsbuild.catalogue.generation import Generation
@@ -156,10 +154,15 @@ def _commits(table: Mapping[str, Any], generation_: str) -> tuple[Commit, ...]:
             name: [entry.path for own, entry in only if own is commit and name in entry.generations] for name in names
         }
         sharing = [name for name in names if added[name] == added[generation_]]
-        variant = "" if len(sharing) == len(names) else "-" + "-".join(sorted(sharing, key=Version))
+        variant = "" if len(sharing) == len(names) else "-" + "-".join(sorted(sharing, key=_release))
         subject = re.sub(r"[^A-Za-z0-9.]+", "-", commit.subject)  # as `git format-patch` names its files
         named.append(replace(commit, file_name=f"{number:04}-{subject}{variant}.patch"))
     return tuple(named)
+
+
+def _release(generation_: str) -> list[int]:
+    """By which generations are sorted: "2.2" is older than "2.12"."""
+    return [int(number) for number in generation_.split(".")]
 
 
 def owner(commits: Sequence[Commit], path: str) -> Commit:
