@@ -1,4 +1,6 @@
 // What the pager promises on the CUDA backend, where pages move behind the host's back and no fault can be served.
+#include <atomic>
+#include <chrono>
 #include <cstdlib>
 #include <initializer_list>
 #include <thread>
@@ -378,4 +380,42 @@ CASE(random_sizes_need_few_mappings) {
   std::printf("calls per allocation: %.2f\n", static_cast<double>(mapping_calls() - before) / allocations);
   CHECK_EQ(program.pager->statistics().out_bytes, 0);
   CHECK(mapping_calls() - before < allocations);
+}
+
+// Another thread pages out, and pins host memory for that.
+CASE(others_go_on_while_the_store_grows) {
+  Paged program(4 * block_bytes, false);
+  for (std::uint64_t seed = 0; seed < 3; ++seed) {
+    program.made(0, seed);
+  }
+  char* here = program.made(0, 3);
+  const std::uint64_t pinned = sim_calls("cuMemHostRegister");
+  sim_hold("cuMemHostRegister", 1);
+  std::thread other([&program] {
+    rig::set_device();
+    program.made(1, 4);
+  });
+  while (sim_calls("cuMemHostRegister") == pinned) {
+    std::this_thread::yield();
+  }
+  std::atomic<bool> asked{false};
+  std::thread asks([&program, &asked] {
+    program.pager->statistics();  // takes the pager's lock
+    asked = true;
+  });
+  for (int tenths = 0; tenths < 300 && !asked; ++tenths) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  }
+  CHECK(asked);
+  asks.join();
+  CHECK(program.used(0, here, 3).ok());
+  std::thread third([&program] {
+    rig::set_device();
+    program.made(1, 5);  // waits for the same room
+  });
+  sim_hold("cuMemHostRegister", 0);
+  other.join();
+  third.join();
+  program.all_is_well();
+  CHECK_EQ(program.pager->statistics().out_blocks, 2);
 }

@@ -32,6 +32,9 @@ class HostCopies {
   bool allocate(Block* block) { return store_->allocate(block->bytes, &block->slot); }
   const std::string& error() const { return store_->error(); }
 
+  // The store that writebacks go to.
+  Store& store() { return *store_; }
+
   // Releases the block's slot, if it has one: it is out of date, or not needed any more.
   void release(Block* block);
 

@@ -156,6 +156,7 @@ Status Pager::apply(const Settings& settings) {
     return device_failed("finish what used its memory while LMS was off");
   }
   Lock lock(lock_);
+  moved_.wait(&lock, [this] { return !growing_; });
   if (store != nullptr) {
     copies_.set_store(std::move(store), settings.store);
   }
@@ -814,9 +815,35 @@ bool Pager::allocate_slot(Block* block) {
   return true;
 }
 
+// Makes room for `bytes` in the store, if it can be enlarged by as much as it should be. Host memory takes long to pin,
+// so others go on meanwhile.
+void Pager::grow_store(Lock* lock, std::uint64_t bytes) {
+  while (!copies_.store().has_room(bytes)) {
+    if (growing_) {
+      moved_.wait(lock);
+      continue;
+    }
+    growing_ = true;
+    Store& store = copies_.store();
+    const std::uint64_t size = store.next_segment_bytes(bytes);
+    lock->unlock();
+    std::unique_ptr<Segment> segment = store.make_segment(size);
+    lock->lock();
+    growing_ = false;
+    moved_.notify_all();
+    if (segment == nullptr) {
+      break;  // a smaller one may do, and who allocates from it finds out why it cannot be had
+    }
+    store.add_segment(std::move(segment));
+  }
+}
+
 // The block is leaving; afterwards it is away, or resident as it was.
 Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
   copies_.drain();
+  if (!clean) {
+    grow_store(lock, block->bytes);
+  }
   if (!clean && !allocate_slot(block)) {
     ++counts_.store_failures;
     block->change_state(State::leaving, State::resident);
@@ -1263,6 +1290,9 @@ bool Pager::page_out_early(Lock* lock, Block* block) {
   }
   if (block->state() == State::away) {
     counts_.early_out_bytes += block->bytes;
+  }
+  if (asynchronous_) {
+    grow_store(lock, block->bytes);  // for the next one, before it has to wait
   }
   return true;
 }

@@ -199,6 +199,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status page_out_by_device(Lock* lock, Block* block, bool clean);
   void page_out_some(Lock* lock);
   bool allocate_slot(Block* block);
+  void grow_store(Lock* lock, std::uint64_t bytes);
   void count_away(const Block& block);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach);
   Status order(Block* block, StreamId user);
@@ -314,6 +315,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::uint64_t& away_bytes_{counts_.away_bytes};  // blocks without
   BlockTable blocks_;
   HostCopies copies_;
+  bool growing_ = false;  // a thread enlarges the store, without the lock
   FaultedPins faulted_;
   std::deque<Block*> unsettled_;  // freed ranges whose addresses may not be mapped again yet
   TrimOthers trim_others_ = nullptr;

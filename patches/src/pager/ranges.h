@@ -34,6 +34,9 @@ class Ranges {
     return offset;
   }
 
+  // Whether there is a free range of `bytes`.
+  bool has(std::uint64_t bytes) const { return by_size_.lower_bound({bytes, 0}) != by_size_.end(); }
+
   // Returns a range that take() gave.
   void give(std::uint64_t offset, std::uint64_t bytes) {
     auto next = by_offset_.lower_bound(offset);

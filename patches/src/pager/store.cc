@@ -255,7 +255,7 @@ bool Store::take_slot(std::uint64_t bytes, Slot* slot) {
     }
   }
   // When the system refuses a large segment, a smaller one may still do.
-  std::uint64_t size = std::max({bytes, store_first_segment, writable_ / store_growth});
+  std::uint64_t size = next_segment_bytes(bytes);
   std::unique_ptr<Segment> segment = grow(size);
   while (segment == nullptr && size > bytes) {
     size = std::max(bytes, size / 2);
@@ -266,10 +266,24 @@ bool Store::take_slot(std::uint64_t bytes, Slot* slot) {
     return false;
   }
   *slot = Slot{this, segment.get(), segment->ranges.take(bytes)};
-  writable_ += size;
   used_ += bytes;
-  segments_.push_back(std::move(segment));
+  add_segment(std::move(segment));
   return true;
+}
+
+bool Store::has_room(std::uint64_t bytes) const {
+  return std::any_of(segments_.begin(), segments_.end(), [bytes](const std::unique_ptr<Segment>& segment) {
+    return !segment->frozen && segment->ranges.has(bytes);
+  });
+}
+
+std::uint64_t Store::next_segment_bytes(std::uint64_t bytes) const {
+  return std::max(bytes, std::min(largest_segment(), std::max(store_first_segment, writable_ / store_growth)));
+}
+
+void Store::add_segment(std::unique_ptr<Segment> segment) {
+  writable_ += segment->ranges.total();
+  segments_.push_back(std::move(segment));
 }
 
 void Store::release(const Slot& slot, std::uint64_t bytes) {

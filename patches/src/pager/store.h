@@ -52,6 +52,13 @@ class Store {
   // Finds room for `bytes`, growing the store when needed. False when it cannot grow; error() says why.
   bool allocate(std::uint64_t bytes, Slot* slot);
 
+  // The same in steps, for a store that takes long to grow: whether there is room, how large the segment is that
+  // would make some, that segment, or null, and the store with it. make_segment() may run beside other calls.
+  bool has_room(std::uint64_t bytes) const;
+  std::uint64_t next_segment_bytes(std::uint64_t bytes) const;
+  std::unique_ptr<Segment> make_segment(std::uint64_t bytes) { return grow(bytes); }
+  void add_segment(std::unique_ptr<Segment> segment);
+
   // Gives the room of a slot back; segments without slots go back to the
   // system, but for one.
   void release(const Slot& slot, std::uint64_t bytes);
@@ -68,6 +75,9 @@ class Store {
  protected:
   // A new segment of `bytes`, or null with errno set.
   virtual std::unique_ptr<Segment> grow(std::uint64_t bytes) = 0;
+
+  // A segment is no larger, unless a block is.
+  virtual std::uint64_t largest_segment() const { return UINT64_MAX; }
 
   // Whether a segment's contents stay shared between parent and child after a fork.
   virtual bool shared_by_fork() const = 0;

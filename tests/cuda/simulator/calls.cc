@@ -1,8 +1,10 @@
 #include "calls.h"
 
+#include <chrono>
 #include <map>
 #include <memory>
 #include <mutex>
+#include <thread>
 #include <vector>
 
 #include "clock.h"
@@ -14,6 +16,7 @@ class Function {
  public:
   std::atomic<std::uint64_t> calls{0};
   std::atomic<bool> may_fail{false};
+  std::atomic<bool> held{false};
   struct Failure {
     std::uint64_t at;  // number of the call; 0: every one
     int code;
@@ -90,6 +93,9 @@ int Site::enter() {
       timed()->pass(time_, name_, true);
     }
   }
+  while (function_.held.load(std::memory_order_acquire)) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
   if (function_.may_fail.load(std::memory_order_relaxed)) {
     const std::lock_guard<std::mutex> guard(table().lock);
     for (const Function::Failure& failure : function_.failures) {
@@ -133,6 +139,10 @@ __attribute__((visibility("default"))) void sim_fail_clear(void) {
     entry.second->failures.clear();
     entry.second->may_fail = false;
   }
+}
+
+__attribute__((visibility("default"))) void sim_hold(const char* function, int held) {
+  sim::find(function).held.store(held != 0, std::memory_order_release);
 }
 
 __attribute__((visibility("default"))) uint64_t sim_calls(const char* function) { return sim::find(function).calls; }

@@ -82,6 +82,9 @@ void sim_seed(uint64_t seed);
 void sim_fail(const char* function, uint64_t nth, int code);
 void sim_fail_clear(void);
 
+// While `held` is not 0, calls of a function wait before they do anything.
+void sim_hold(const char* function, int held);
+
 // Calls of a function so far, failed ones included; counted by its name without _v2 and the like.
 uint64_t sim_calls(const char* function);
 

@@ -23,6 +23,9 @@ namespace {
 // The kernel's, from linux/mempolicy.h, which not every system has: rather this node than another, but no failure.
 constexpr int pinned_prefer_node = 1;
 
+// To pin memory takes a few tenths of a second per GiB (an estimate), for which a page-out may have to wait.
+constexpr std::uint64_t pinned_largest_segment = std::uint64_t{1} << 30;
+
 void pinned_place(char* base, std::size_t bytes, int node) {
   constexpr std::size_t word_bits = sizeof(unsigned long) * CHAR_BIT;
   std::array<unsigned long, 1024 / word_bits> nodes = {};
@@ -84,6 +87,8 @@ class PinnedStore final : public Store {
     }
     return memory != nullptr ? std::make_unique<PinnedSegment>(std::move(memory), bytes) : nullptr;
   }
+
+  std::uint64_t largest_segment() const override { return pinned_largest_segment; }
 
   bool shared_by_fork() const override { return false; }
 
