@@ -68,6 +68,20 @@ class Paged : public Program {
     return status;
   }
 
+  // The pager's lock is to be had.
+  void answers() {
+    std::atomic<bool> answered{false};
+    std::thread asks([this, &answered] {
+      pager->statistics();
+      answered = true;
+    });
+    for (int tenths = 0; tenths < 300 && !answered; ++tenths) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    }
+    CHECK(answered);
+    asks.join();
+  }
+
   void all_is_well() {
     sim_drain();
     CHECK_EQ(wrong.load(), 0);
@@ -398,16 +412,7 @@ CASE(others_go_on_while_the_store_grows) {
   while (sim_calls("cuMemHostRegister") == pinned) {
     std::this_thread::yield();
   }
-  std::atomic<bool> asked{false};
-  std::thread asks([&program, &asked] {
-    program.pager->statistics();  // takes the pager's lock
-    asked = true;
-  });
-  for (int tenths = 0; tenths < 300 && !asked; ++tenths) {
-    std::this_thread::sleep_for(std::chrono::milliseconds(100));
-  }
-  CHECK(asked);
-  asks.join();
+  program.answers();
   CHECK(program.used(0, here, 3).ok());
   std::thread third([&program] {
     rig::set_device();
@@ -418,4 +423,29 @@ CASE(others_go_on_while_the_store_grows) {
   third.join();
   program.all_is_well();
   CHECK_EQ(program.pager->statistics().out_blocks, 2);
+}
+
+CASE(others_go_on_while_the_host_waits_for_a_copy) {
+  sim_set("lazy", "1");  // the copy does not run before somebody waits for it
+  Paged program(2 * block_bytes, false);
+  char* away = program.made(0, 1);
+  program.pager->free(program.made(0, 2, 2 * block_bytes));
+  Pin pin;
+  CHECK(program.pager->pin(away, false, &pin, program.users[0]).ok());  // brings it back
+  const std::uint64_t waits = sim_calls("cuEventSynchronize");
+  sim_hold("cuEventSynchronize", 1);
+  Pin host_pin;
+  std::thread other([&program, away, &host_pin] {
+    rig::set_device();
+    CHECK(program.pager->pin(away, false, &host_pin, host_stream).ok());
+  });
+  while (sim_calls("cuEventSynchronize") == waits) {
+    std::this_thread::yield();
+  }
+  program.answers();
+  sim_hold("cuEventSynchronize", 0);
+  other.join();
+  program.pager->unpin(host_pin, host_stream);
+  program.pager->unpin(pin, program.users[0]);
+  program.all_is_well();
 }

@@ -538,9 +538,12 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
         }
       } else {
         if ((found & word::in_flight) != 0) {
-          status = order(block, user);
+          status = order(&lock, block, user);
           if (!status.ok()) {
             break;
+          }
+          if (user == host_stream) {
+            continue;  // the lock may have been let go
           }
         }
         if ((found & word::prefetched) != 0) {
@@ -569,19 +572,22 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
   return {};
 }
 
-// Makes the stream wait for the copy that brought the block in. The lock is held.
-Status Pager::order(Block* block, StreamId user) {
+// Makes the stream wait for the copy that brought the block in. The host waits for it without the lock.
+Status Pager::order(Lock* lock, Block* block, StreamId user) {
   if (backend_->over(block->copy)) {
     block->word.fetch_and(~word::in_flight);
     return {};
   }
-  if (!backend_->order(block->copy, user)) {
-    return device_failed("wait for a copy");
-  }
+  const Uses copy = block->copy;
   if (user == host_stream) {
-    block->word.fetch_and(~word::in_flight);
+    lock->unlock();
   }
-  return {};
+  const bool ordered = backend_->order(copy, user);
+  Status status = ordered ? Status() : device_failed("wait for a copy");
+  if (user == host_stream) {
+    lock->lock();
+  }
+  return status;
 }
 
 void Pager::mark_seen(const void* address, StreamId user) {
@@ -1088,19 +1094,19 @@ Status Pager::restore_all() {
   over_limit_.store(false, std::memory_order_relaxed);
   for (BlockId id = 0; id < end(); ++id) {
     Block* block = blocks_.at(id);
-    moved_.wait(&lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
     Status status;
-    if (block->state() == State::away) {
-      status = page_in(&lock, block, true, Reach::demand);
-    }
-    const std::uint64_t found = block->word.load(std::memory_order_acquire);
-    if (status.ok() && word::state(found) == State::resident) {
-      // No stream will be ordered behind a copy, and no write announced.
-      if ((found & word::in_flight) != 0) {
-        status = order(block, host_stream);
-      }
-      if (status.ok() && (found & word::clean) != 0) {
-        status = make_writable(block);
+    for (bool again = true; again && status.ok();) {  // where the lock was let go
+      moved_.wait(&lock, [block] { return block->state() != State::leaving && block->state() != State::arriving; });
+      const std::uint64_t found = block->word.load(std::memory_order_acquire);
+      again = false;
+      if (word::state(found) == State::away) {
+        status = page_in(&lock, block, true, Reach::demand);
+        again = true;
+      } else if (word::state(found) == State::resident && (found & word::in_flight) != 0) {
+        status = order(&lock, block, host_stream);  // no stream will be ordered behind a copy,
+        again = true;
+      } else if (word::state(found) == State::resident && (found & word::clean) != 0) {
+        status = make_writable(block);  // and no write announced
       }
     }
     if (!status.ok()) {

@@ -202,7 +202,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void grow_store(Lock* lock, std::uint64_t bytes);
   void count_away(const Block& block);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach);
-  Status order(Block* block, StreamId user);
+  Status order(Lock* lock, Block* block, StreamId user);
   Status make_writable(Block* block);
   void release_ranges();
   Status refused(const char* what, std::uint64_t bytes) const;
