@@ -69,6 +69,13 @@ def test_kernels_take_as_long_as_their_arithmetic(found: dict[str, predict.Predi
     assert least < found["stock"].busy["kernel"] < 1.5 * least  # the rest is bound by the memory
 
 
+def test_every_batch_is_computed_and_the_step_taken_once(predictor: predict.Predictor) -> None:
+    """As expect.py has it."""
+    one, two = (predictor.predict(H200, f"transformer:2048:2:{batches}", "stock", "stock") for batches in (1, 2))
+    assert 1.5 < two.busy["kernel"] / one.busy["kernel"] < 2
+    assert two.peak == pytest.approx(one.peak, rel=0.2)
+
+
 def test_a_prediction_is_the_same_every_time(predictor: predict.Predictor) -> None:
     """Though threads of LMS and of autograd work at the same time as the program's."""
     limit = 3_500_000_000

@@ -830,12 +830,14 @@ void Pager::grow_store(Lock* lock, std::uint64_t bytes) {
       continue;
     }
     growing_ = true;
+    ++in_transit_;
     Store& store = copies_.store();
     const std::uint64_t size = store.next_segment_bytes(bytes);
     lock->unlock();
     std::unique_ptr<Segment> segment = store.make_segment(size);
     lock->lock();
     growing_ = false;
+    --in_transit_;
     moved_.notify_all();
     if (segment == nullptr) {
       break;  // a smaller one may do, and who allocates from it finds out why it cannot be had

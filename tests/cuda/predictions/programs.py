@@ -55,6 +55,21 @@ def transformer(recompute: bool = False, **options: bool) -> Step:
     return training_step(model, optimizer, tokens)
 
 
+def accumulating(width: int, layers: int, batches: int) -> Step:
+    """The transformer with layers of another width, and the gradients of so many batches."""
+    model, optimizer, tokens = gpt.make(replace(SIZE, width=width, layers=layers, heads=width // 128))
+
+    def step() -> None:
+        optimizer.zero_grad()
+        for _ in range(batches):
+            with BFLOAT16():
+                loss = model(tokens) / batches
+            loss.backward()
+        optimizer.step()
+
+    return step
+
+
 def scaled() -> Step:
     """Float16 under GradScaler."""
     model, optimizer, tokens = gpt.make(SIZE)

@@ -1,6 +1,7 @@
 """Trains a model on the simulated GPU in virtual time, and prints as JSON what a step takes there.
 
-Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: transformer, or one of WIDER or programs.PROGRAMS. MODE: stock,
+Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: transformer, one of WIDER or programs.PROGRAMS, or
+transformer:WIDTH:LAYERS:BATCHES, which adds up the gradients of so many batches before the optimiser's step. MODE: stock,
 lms:LIMIT (bytes; 0 is the default limit, under which everything fits), save_on_cpu, checkpoint. TIMELINE: where the
 table of what happened in the measured steps goes. TAPE: where what the program does goes (operators/tape.h), without
 LMS.
@@ -48,6 +49,8 @@ def step_of(model: str, mode: str) -> Callable[[], object]:
         side.enable(mode, f"cuda:{device}")
     if model in programs.PROGRAMS:
         take = programs.PROGRAMS[model]()
+    elif model.startswith("transformer:"):
+        take = programs.accumulating(*map(int, model.split(":")[1:]))
     else:
         scale, layer = WIDER[model]
         with torch.device("cuda"):
