@@ -368,6 +368,27 @@ CASE(a_large_operation_is_marked_at_its_end) {
   program.all_is_well();
 }
 
+CASE(every_stream_is_marked_though_they_take_turns) {
+  constexpr std::uint64_t small = 2 * mib;
+  Paged program(512 * small, false);
+  char* blocks[2] = {program.made(0, 1, small), program.made(1, 2, small)};
+  program.pager->free(program.made(0, 3, 512 * small));  // memory was short once
+  for (int turn = 0; turn < 64; ++turn) {
+    for (unsigned stream : {0U, 1U}) {
+      CHECK(program.used(stream, blocks[stream], 1 + stream, small).ok());
+    }
+  }
+  // Of each stream a late use is covered by a mark, so that nothing need be recorded to find out whether it is over.
+  sim_drain();
+  for (unsigned stream : {0U, 1U}) {
+    const std::uint64_t marks = sim_calls("cuEventRecord");
+    CHECK(program.pager->backend().over(
+        Uses{lms::stream_bit(program.users[stream]), program.pager->backend().now() - 4}));
+    CHECK_EQ(sim_calls("cuEventRecord"), marks);
+  }
+  program.all_is_well();
+}
+
 CASE(random_sizes_need_few_mappings) {
   // As batches of random length do; a call takes tens of microseconds, and half of the limit is in use.
   constexpr std::uint64_t limit = 1024 * mib;

@@ -28,7 +28,6 @@ from driver import MIB, Handle, Memory, Size, call, reserve, timed, use_device
 _WARM_UP = 100  # launches
 _QUEUE = 100  # launches after which the device may catch up: a full queue makes a launch wait
 _SWITCH = 1e-5  # seconds after which one thread leaves Python to the other; by default as long as many calls
-_MARGIN, _LEAST = 4.0, 5000.0  # as in mapping.py
 _SPUN, _CALIBRATION = 64 * MIB, MIB  # bytes: at most, about a millisecond or two; and to learn how fast that is
 
 Samples = dict[str, list[float]]  # microseconds of each call, by what was called
@@ -141,7 +140,7 @@ def measure(handles: Handles, busy: load.Load, launches: Launches, spin: Spin, r
     beside = []
     still_busy = 0
     for _ in range(rounds):
-        busy.start(_MARGIN * longest + _LEAST)
+        busy.start(longest)
         beside.append(handles.change())
         still_busy += busy.is_busy()
         busy.stop()

@@ -16,6 +16,10 @@ from functools import partial
 from driver import NOT_READY, Address, Size, answer_of, call, timed
 
 _NON_BLOCKING = 1
+_MARGIN, _LEAST = (
+    4.0,
+    5000.0,
+)  # a load lasts this many times what it is to outlast takes when idle, and microseconds more
 _CALIBRATION, _MOST = 8, 900  # operations; with more than about a thousand in its queue the driver waits
 
 
@@ -36,8 +40,9 @@ class Load:
         self._round(1)  # libraries start, and choose their kernels
         self.microseconds = timed(lambda: self._round(_CALIBRATION)) / _CALIBRATION  # of one operation
 
-    def start(self, microseconds: float) -> None:
-        self._enqueue(min(_MOST, 1 + int(microseconds / self.microseconds)))
+    def start(self, idle: float) -> None:
+        """Lasts longer than what takes `idle` microseconds on an idle device will take beside it."""
+        self._enqueue(min(_MOST, 1 + int((_MARGIN * idle + _LEAST) / self.microseconds)))
 
     def is_busy(self) -> bool:
         return answer_of("cuStreamQuery", ctypes.c_void_p(self._operation.stream)) == NOT_READY

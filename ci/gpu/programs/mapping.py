@@ -17,7 +17,6 @@ from answer import answer
 from driver import MIB, Handle, Memory, reserve, timed, use_device
 
 CHUNKS = (2, 4, 8, 16, 32, 64)  # MiB
-_MARGIN, _LEAST = 4.0, 5000.0  # the load lasts this many times what the steps take when idle, and microseconds more
 
 
 def steps_of(memory: Memory, base: int, nbytes: int, chunk: int) -> dict[str, Callable[[], None]]:
@@ -67,7 +66,7 @@ def _beside(own: load.Load, steps: dict[str, Callable[[], None]], rounds: int, i
     samples: list[dict[str, float]] = []
     busy_after: list[dict[str, float]] = []
     for _ in range(rounds):
-        own.start(_MARGIN * idle + _LEAST)
+        own.start(idle)
         sample: dict[str, float] = {}
         after: dict[str, float] = {}
         for name, work in steps.items():

@@ -634,7 +634,7 @@ void Pager::scope_ended(bool outermost, StreamId user) {
   if (Trace* trace = trace_.load(std::memory_order_acquire)) {
     trace->end(Thread::current().index());
   }
-  if (user != host_stream && ((outermost && mark_is_due()) || !backend_->lasting(user))) {
+  if (user != host_stream && ((outermost && mark_is_due(user)) || !backend_->lasting(user))) {
     backend_->mark(user);
   }
   if (outermost && over_limit_.load(std::memory_order_relaxed)) {
@@ -643,16 +643,18 @@ void Pager::scope_ended(bool outermost, StreamId user) {
 }
 
 // Called once at the end of an outermost scope.
-bool Pager::mark_is_due() {
+bool Pager::mark_is_due(StreamId user) {
   if ((observers_.load(std::memory_order_relaxed) & to_policy) == 0) {
     return false;
   }
-  Thread& thread = Thread::current();
-  if (++thread.unmarked_operations < mark_operations && thread.unmarked_bytes < limit() / mark_part) {
+  count_unmarked(user, 0, 1);
+  Unmarked& unmarked = unmarked_[user];
+  if (unmarked.operations.load(std::memory_order_relaxed) < mark_operations &&
+      unmarked.bytes.load(std::memory_order_relaxed) < limit() / mark_part) {
     return false;
   }
-  thread.unmarked_operations = 0;
-  thread.unmarked_bytes = 0;
+  unmarked.operations.store(0, std::memory_order_relaxed);
+  unmarked.bytes.store(0, std::memory_order_relaxed);
   return true;
 }
 
@@ -1239,20 +1241,20 @@ bool Pager::drain_events() {
   return some;
 }
 
-// Wakes the workers for which the policy has something, and starts them at the first time.
 void Pager::look_ahead() {
-  if (stopping_ || unlimited_) {
+  wake(&in_worker_);
+  wake(&out_worker_);
+}
+
+// Wakes a worker when the policy has something for it, and starts it at the first time.
+void Pager::wake(Worker* worker) {
+  if (stopping_ || unlimited_ || (policy_.get()->*worker->choose)(*this) == no_block) {
     return;
   }
-  for (Worker* worker : {&in_worker_, &out_worker_}) {
-    if ((policy_.get()->*worker->choose)(*this) == no_block) {
-      continue;
-    }
-    if (!worker->runs) {
-      start(worker);
-    }
-    worker->work.notify_one();
+  if (!worker->runs) {
+    start(worker);
   }
+  worker->work.notify_one();
 }
 
 void Pager::start(Worker* worker) {
@@ -1278,7 +1280,7 @@ void Pager::work(Worker* worker) {
     const BlockId chosen = unlimited_ ? no_block : (policy_.get()->*worker->choose)(*this);
     const bool moved = chosen != no_block && (this->*worker->move)(&lock, blocks_.at(chosen));
     if (news || moved) {
-      look_ahead();  // for the other worker
+      wake(worker == &in_worker_ ? &out_worker_ : &in_worker_);
     }
     if (!moved) {
       worker->work.wait(&lock);

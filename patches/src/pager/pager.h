@@ -5,6 +5,7 @@
 #ifndef LMS_PAGER_H
 #define LMS_PAGER_H
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -181,7 +182,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   bool join_cached();
   bool join(Block* first, Block* second);
   Status allocate_slow(std::uint64_t bytes, StreamId user, Block** out);
-  bool mark_is_due();
+  bool mark_is_due(StreamId user);
   Status pin_slow(Block* block, bool write, Pin* out, StreamId user);
   void free_slow(Block* block);
   void reclaim_to_limit_slow();
@@ -225,6 +226,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
     bool runs;
   };
   void look_ahead();
+  void wake(Worker* worker);
   void start(Worker* worker);
   void work(Worker* worker);
   bool prefetch(Lock* lock, Block* block);
@@ -240,12 +242,27 @@ class LMS_API Pager final : private BlockSource, private Registered {
     if (!asynchronous_) {
       return;
     }
-    Thread::current().unmarked_bytes += block->bytes;
+    count_unmarked(user, block->bytes, 0);
     const std::uint64_t bit = stream_bit(user);
     if ((block->streams.load(std::memory_order_relaxed) & bit) != bit) {
       block->streams.fetch_or(bit, std::memory_order_release);
     }
     raise_to(&block->until, backend_->now());
+  }
+
+  // What a stream was given since it was marked. An estimate: two threads may overwrite each other's.
+  struct Unmarked {
+    std::atomic<std::uint64_t> bytes{0};
+    std::atomic<std::uint32_t> operations{0};
+  };
+  void count_unmarked(StreamId user, std::uint64_t bytes, std::uint32_t operations) {
+    if (user > any_stream) {
+      return;
+    }
+    Unmarked& unmarked = unmarked_[user];
+    unmarked.bytes.store(unmarked.bytes.load(std::memory_order_relaxed) + bytes, std::memory_order_relaxed);
+    unmarked.operations.store(unmarked.operations.load(std::memory_order_relaxed) + operations,
+                              std::memory_order_relaxed);
   }
 
   void start_block(Block* block, StreamId user);
@@ -290,6 +307,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::atomic<bool> over_limit_{false};  // more is mapped than the limit allows: leave as soon as something can
   std::atomic<bool> caching_{true};
   std::atomic<Trace*> trace_{nullptr};
+
+  std::array<Unmarked, any_stream + 1> unmarked_;  // by stream
 
   alignas(64) std::atomic<std::uint64_t> clock_{0};
 

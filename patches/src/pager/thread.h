@@ -86,10 +86,6 @@ class Thread {
     return scope != 0 && owner->scope_.load(std::memory_order_acquire) == scope;
   }
 
-  // Work of a device that the thread has announced since it left a mark (backend.h). Only for the thread itself.
-  std::uint64_t unmarked_bytes = 0;
-  std::uint32_t unmarked_operations = 0;
-
   // A small number that differs between threads that live at the same time, mostly.
   std::uint32_t index() const { return index_; }
 

@@ -676,10 +676,9 @@ void IterationPolicy::open(const Span& span) {
   due_.push_back(span);
 }
 
-// Whether the plan still lets a block go that has not left yet.
+// Whether the plan still lets the block go.
 bool IterationPolicy::is_open(const Span& opening, const BlockSource& blocks) const {
-  return is_current(opening) && !tracks_[opening.block].stays && opening.block < blocks.end() &&
-         !blocks.state(opening.block).away;
+  return is_current(opening) && !tracks_[opening.block].stays && opening.block < blocks.end();
 }
 
 // Of the blocks that the plan lets go and that can leave now, the one that is needed last.
@@ -693,8 +692,12 @@ BlockId IterationPolicy::next_open(const BlockSource& blocks) {
     if (!is_open(opening, blocks)) {
       continue;
     }
+    const BlockState state = blocks.state(opening.block);
+    if (state.away) {
+      continue;
+    }
     held_.push_back(opening);
-    if (blocks.state(opening.block).evictable) {
+    if (state.evictable) {
       found = opening.block;
     }
   }
@@ -716,6 +719,9 @@ BlockId IterationPolicy::next_due(const BlockSource& blocks) {
       continue;
     }
     const BlockState state = blocks.state(opening.block);
+    if (state.away) {
+      continue;
+    }
     if (state.evictable && fits_until(opening.next, state.bytes)) {
       stay(opening, state.bytes);
       continue;
