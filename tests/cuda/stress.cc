@@ -768,9 +768,9 @@ class Program {
 
   void look_at_statistics() {
     const lms::Statistics now = shared_->pager()->statistics();
-    require(now.device_bytes <= shared_->capacity, "the pager counts more than the device has");
     require(sim_used_bytes(0) <= shared_->capacity, "more is in use than the device has");
     if (shared_->alone && shared_->policy == "lru") {  // else another thread may be moving a block
+      require(now.device_bytes <= shared_->capacity, "the pager counts more than the device has");
       require(now.resident_bytes + now.away_bytes == now.allocated_bytes, "blocks are neither resident nor away");
       const auto stats = c10::cuda::CUDACachingAllocator::getDeviceStats(0);
       require(off_ || stats.allocated_bytes[0].current >= static_cast<int64_t>(now.resident_bytes),
@@ -868,6 +868,7 @@ void run(uint64_t steps, uint64_t threads, const std::string& policy) {
   lms::Pager* pager = shared.pager();
   lms::Statistics counts = pager->statistics();
   require(counts.allocated_bytes == 0 && counts.allocated_blocks == 0, "blocks are left");
+  require(counts.device_bytes <= shared.capacity, "the pager counts more than the device has");
   require(sim_device_error(0) == 0, "the device was lost");
   require(lms_torch_cuda_disable(0) == LMS_OK, "disable failed at the end");
   c10::cuda::CUDACachingAllocator::emptyCache();
