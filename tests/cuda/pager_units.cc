@@ -446,6 +446,34 @@ CASE(others_go_on_while_the_store_grows) {
   CHECK_EQ(program.pager->statistics().out_blocks, 2);
 }
 
+// What came back to be read, and was not written, is the device's to read only; whoever gets its pages next will write.
+CASE(others_go_on_while_a_freed_block_is_made_writable) {
+  Paged program(2 * block_bytes, false);
+  char* read = program.made(0, 1);
+  program.pager->free(program.made(0, 2, 2 * block_bytes));
+  CHECK(program.used(0, read, 1).ok());
+  const std::uint64_t calls = sim_calls("cuMemSetAccess");
+  sim_hold("cuMemSetAccess", 1);
+  std::thread other([&program, read] {
+    rig::set_device();
+    program.pager->free(read);
+  });
+  while (sim_calls("cuMemSetAccess") == calls) {
+    std::this_thread::yield();
+  }
+  program.answers();
+  CHECK_EQ(program.pager->statistics().allocated_bytes, 0);
+  std::thread third([&program] {
+    rig::set_device();
+    program.made(1, 3, 2 * block_bytes);  // needs those pages
+  });
+  sim_hold("cuMemSetAccess", 0);
+  other.join();
+  third.join();
+  program.all_is_well();
+  CHECK_EQ(program.pager->statistics().over_limit_requests, 0);
+}
+
 CASE(others_go_on_while_the_host_waits_for_a_copy) {
   sim_set("lazy", "1");  // the copy does not run before somebody waits for it
   Paged program(2 * block_bytes, false);

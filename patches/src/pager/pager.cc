@@ -458,8 +458,18 @@ void Pager::free_slow(Block* block) {
   copies_.release(block);
   if (state == State::resident) {
     resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
-    const bool writable =
-        (found & word::clean) == 0 || backend_->protect(block->address, block->bytes, Access::read_write);
+    bool writable = caching_.load(std::memory_order_relaxed);
+    if (writable && (found & word::clean) != 0) {
+      // Nobody knows the block any more, so others go on while the driver takes its time.
+      ++in_transit_;
+      ++copying_;
+      lock.unlock();
+      writable = backend_->protect(block->address, block->bytes, Access::read_write);
+      lock.lock();
+      --copying_;
+      --in_transit_;
+      moved_.notify_all();
+    }
     if (writable && caching_.load(std::memory_order_relaxed)) {
       block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
       cache_.put(block, asynchronous_ ? block->home : Thread::current().index());
@@ -967,8 +977,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   Status status = reclaim_for(lock, block->bytes, reach);
   bool arrived = false;
   if (status.ok()) {
-    device_bytes_ += block->bytes;
-    counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
+    device_bytes_ += block->bytes;  // first: the lock is let go, and the device may refuse
     const std::uint64_t resident = resident_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes;
     pager_raise_to(&resident_bytes_peak_, resident);
     const Uses saved = block->copy;
@@ -992,6 +1001,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
     } while (!arrived && refused_pages && reach != Reach::cached && reclaim_after_refusal(lock));
     if (arrived) {
       status = Status();
+      counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
       block->copy = copy;
       // Every earlier use was over when it left; the copy is the first of the new ones.
       block->streams.store(copy.streams, std::memory_order_relaxed);

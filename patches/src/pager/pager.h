@@ -327,10 +327,10 @@ class LMS_API Pager final : private BlockSource, private Registered {
   bool stopping_ = false;
   bool unlimited_ = false;
   bool strict_ = false;
-  std::uint32_t in_transit_ = 0;  // blocks leaving or arriving, and a store that grows: what a fork has to wait for
-  std::uint32_t copying_ = 0;  // those whose copy is under way, and will end without anybody's help
+  std::uint32_t in_transit_ = 0;  // blocks leaving, arriving or given up, and a store that grows: what a fork waits for
+  std::uint32_t copying_ = 0;  // those whose copy or call is under way, and will end without anybody's help
   Statistics& counts_{page_.values().counts};  // the members that count; most states are computed when asked for
-  std::uint64_t& device_bytes_{counts_.device_bytes};  // blocks with pages, cached ones included
+  std::uint64_t& device_bytes_{counts_.device_bytes};  // blocks with pages or about to get them, cached ones included
   std::uint64_t& away_bytes_{counts_.away_bytes};  // blocks without
   BlockTable blocks_;
   HostCopies copies_;
