@@ -498,3 +498,26 @@ CASE(others_go_on_while_the_host_waits_for_a_copy) {
   program.pager->unpin(pin, program.users[0]);
   program.all_is_well();
 }
+
+// A block that came back leaves when its own copy and its use are over, however many other copies have begun since.
+CASE(a_block_leaves_without_waiting_for_copies_of_others) {
+  sim_set("lazy", "1");  // only what somebody waits for runs
+  Paged program(3 * block_bytes, false);
+  char* block = program.made(0, 1);
+  char* other = program.made(1, 2);
+  program.pager->free(program.made(0, 3, 3 * block_bytes));
+  CHECK(program.used(0, block, 1).ok());
+  Pin pin;
+  CHECK(program.pager->pin(other, false, &pin, program.users[1]).ok());
+  CHECK(program.used(0, block, 1).ok());
+  std::uint64_t reclaimed = 0;
+  CHECK(program.pager->reclaim(block_bytes, &reclaimed).ok());
+  CHECK_EQ(reclaimed, block_bytes);
+  const std::uint64_t* words = Program::at(other, 1);
+  CHECK(words != nullptr);
+  CHECK(*words != check::pattern_at(2, 0));  // its copy has not run
+  program.read(1, other, block_bytes, 2);
+  program.pager->unpin(pin, program.users[1]);
+  CHECK(program.used(1, block, 1).ok());
+  program.all_is_well();
+}

@@ -582,13 +582,15 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
   return {};
 }
 
-// Makes the stream wait for the copy that brought the block in. The host waits for it without the lock.
+// Makes the stream wait for the copy that brought the block in. The host waits for it without the lock. Whoever waits
+// for the stream's work from then on waits for the copy as well, and not for the copies that were begun after it.
 Status Pager::order(Lock* lock, Block* block, StreamId user) {
-  if (backend_->over(block->copy)) {
+  const Uses copy = block->copy;
+  if (backend_->over(copy)) {
     block->word.fetch_and(~word::in_flight);
+    block->streams.fetch_and(~copy.streams, std::memory_order_release);
     return {};
   }
-  const Uses copy = block->copy;
   if (user == host_stream) {
     lock->unlock();
   }
@@ -596,6 +598,11 @@ Status Pager::order(Lock* lock, Block* block, StreamId user) {
   Status status = ordered ? Status() : device_failed("wait for a copy");
   if (user == host_stream) {
     lock->lock();
+  }
+  if (ordered && user != host_stream && user < any_stream) {
+    block->streams.fetch_or(stream_bit(user), std::memory_order_release);
+    raise_to(&block->until, backend_->now());
+    block->streams.fetch_and(~copy.streams, std::memory_order_release);
   }
   return status;
 }
