@@ -16,13 +16,15 @@ from answer import answer
 _MIN_SIZE = 1 << 20  # bytes
 _TOUCHED = 64  # bytes
 
+clock: Callable[[], float] = time.perf_counter  # seconds; where the device is simulated, and time too, another
+
 
 def _seconds(work: Callable[[], object]) -> float:
     torch.cuda.synchronize()
-    begin = time.perf_counter()
+    begin = clock()
     work()
     torch.cuda.synchronize()
-    return time.perf_counter() - begin
+    return clock() - begin
 
 
 class Side:

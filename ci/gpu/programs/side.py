@@ -1,7 +1,7 @@
 """One side of the comparison of training speeds: trains as many steps as it is asked to, and says how long they took.
 
-Usage: side.py MODE WIDTH LAYERS HEADS LENGTH BATCH VOCABULARY. MODE: stock, lms:LIMIT (bytes; 0 is the default limit,
-under which everything fits), save_on_cpu, checkpoint. Requests: `steps N`; `link BYTES`, which times plain copies
+Usage: side.py MODE WIDTH LAYERS HEADS LENGTH BATCH VOCABULARY. MODE: stock, lms:LIMIT[:MIN_SIZE] (bytes; a limit of 0
+is the default, under which everything fits; a MIN_SIZE of 1 MiB is), save_on_cpu, checkpoint. Requests: `steps N`; `link BYTES`, which times plain copies
 between the device and pinned memory, each way.
 """
 
@@ -16,14 +16,15 @@ import torch
 from answer import answer, requests
 from gpt import Size, make
 
-_MIN_SIZE = 1 << 20  # bytes
+_MIN_SIZE = 1 << 20  # bytes, unless the mode says another
 
 
 def enable(mode: str, device: str = "cuda") -> bool:
     """Enables LMS where the mode says so; whether it did."""
     managed = mode.startswith("lms:")
     if managed:
-        torch.lms.enable(device, limit=int(mode.partition(":")[2]) or None, min_size=_MIN_SIZE)
+        limit, _, min_size = mode.partition(":")[2].partition(":")
+        torch.lms.enable(device, limit=int(limit) or None, min_size=int(min_size or _MIN_SIZE))
     return managed
 
 

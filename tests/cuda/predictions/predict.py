@@ -78,21 +78,28 @@ class Predictor:
             "SIM_CUDA_WORK": "0",
         }
 
+    def command(self, program: str) -> list[str]:
+        """That runs a program of this folder."""
+        return [str(self._python), "-W", "ignore", str(HERE / program)]
+
+    def environment(self, on: Machine, folder: Path, free: tuple[str, ...] = (), gpus: int = 1) -> dict[str, str]:
+        """In which a program runs on the machine, whose file goes into the folder. `free`: calls that take no time."""
+        file = folder / "machine.toml"
+        file.write_text(on.text_without(free))
+        return {
+            **self._base,
+            "SIM_CUDA_DEVICES": str(gpus),
+            "SIM_CUDA_MACHINE": str(file),
+            "SIM_CUDA_MEMORY": str(int(on["memory.bytes"])),
+        }
+
     def predict(
         self, on: Machine, model: str, name: str, mode: str, free: tuple[str, ...] = (), tape: Path | None = None
     ) -> Predicted:
         """`free`: calls that take no time. `tape`: where what the program does goes."""
         with TemporaryDirectory() as folder:
-            file = Path(folder) / "machine.toml"
-            file.write_text(on.text_without(free))
-            memory = str(int(on["memory.bytes"]))
-            environment = {
-                **self._base,
-                "SIM_CUDA_DEVICES": str(GPUS.get(model, 1)),
-                "SIM_CUDA_MACHINE": str(file),
-                "SIM_CUDA_MEMORY": memory,
-            }
-            words = [str(self._python), "-W", "ignore", str(HERE / "step_time.py"), model, mode]
+            environment = self.environment(on, Path(folder), free, GPUS.get(model, 1))
+            words = [*self.command("step_time.py"), model, mode]
             ranks = range(PROCESSES.get(model, 1))
             tables = [Path(folder) / f"timeline-{rank}.csv" for rank in ranks]
             more = [str(tape)] if tape is not None else []

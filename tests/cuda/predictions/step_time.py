@@ -2,7 +2,7 @@
 
 Usage: step_time.py MODEL MODE TIMELINE [TAPE]. MODEL: transformer, one of WIDER or programs.PROGRAMS, or
 transformer:WIDTH:LAYERS:BATCHES, which adds up the gradients of so many batches before the optimiser's step. MODE: stock,
-lms:LIMIT (bytes; 0 is the default limit, under which everything fits), save_on_cpu, checkpoint. TIMELINE: where the
+lms:LIMIT[:MIN_SIZE] (as in ci/gpu/programs/side.py), save_on_cpu, checkpoint. TIMELINE: where the
 table of what happened in the measured steps goes. TAPE: where what the program does goes (operators/tape.h), without
 LMS.
 """
@@ -77,8 +77,8 @@ def main(model: str, mode: str, timeline: str, tape: str | None = None) -> None:
     moments: list[int] = []
     last = WARM_UP + (STEPS_WITH_LMS if mode.startswith("lms:") else STEPS)
     for number in range(last + 1):
-        for device in devices:
-            torch.cuda.synchronize(device)
+        for device in devices:  # as a program that reads its loss, which does not wait for LMS's copies out
+            torch.cuda.default_stream(device).synchronize()
         if number == WARM_UP:
             assert simulator.sim_write_timeline(b"/dev/null") == 0  # forgets the warm-up
         if number >= WARM_UP:

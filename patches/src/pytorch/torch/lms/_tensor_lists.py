@@ -5,8 +5,9 @@ list that takes more than its share of the limit is handed on in groups, each of
 Tensors of such a list do not depend on each other, which is why the results are the same to the bit. Where they would
 depend on each other the list stays whole.
 
-An optimizer's function makes temporaries as large as a list, so a group's share is half the limit: the temporaries of
-one group are gone before the next begins.
+An optimizer's function makes temporaries as large as a list, so a group's share is half the limit at most: the
+temporaries of one group are gone before the next begins. A GPU copies while it computes, so there a share is smaller:
+while one group is computed with, the next one comes and the one before leaves.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ if TYPE_CHECKING:
     _Lists = dict[Any, Sequence[Any]]  # by the position or the name of the argument
 
 
+_PARTS = {"cpu": 2, "cuda": 16}  # of the limit; a group may take one of them
+
+
 class _Calls(threading.local):
     inside = False  # whether this thread is in such a function: what it calls gets no more than it was given
 
@@ -42,8 +46,9 @@ _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stac
 
 def _shares() -> dict[torch.device, int]:
     """The bytes that a group may take of each device with a limit."""
-    found = [device for device in _library.devices() if _library.enabled(device)]
-    return {torch.device(str(device)): _library.load().lms_limit(_library.pager(device)) // 2 for device in found}
+    found = {torch.device(str(device)): device for device in _library.devices() if _library.enabled(device)}
+    limits = {device: _library.load().lms_limit(_library.pager(name)) for device, name in found.items()}
+    return {device: limit // _PARTS[device.type] for device, limit in limits.items()}
 
 
 def _local(tensor: Any) -> torch.Tensor:
