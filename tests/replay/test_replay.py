@@ -137,6 +137,8 @@ def test_looking_ahead_moves_the_same_bytes_and_waits_less(seed: int) -> None:
     assert waited.ahead < 0.9 * waited.on_demand
     assert waited.ahead >= waited.ordered_bound * 0.999
     assert waited.ordered_bound >= waited.compute * 0.999
+    fewer = report.stall_report(at, waited.link, 1.0, stall.SLICES // 4)  # whose edges are edges of the others, too
+    assert fewer.ordered_bound <= waited.ordered_bound * 1.001
 
 
 def test_working_set_is_the_smallest_limit_that_fits() -> None:

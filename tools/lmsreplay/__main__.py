@@ -69,6 +69,13 @@ def record(model: str, path: Path, iterations: int, scale: float, min_size: int,
     help="How many times faster than the recording machine the device computes.",
 )
 @click.option(
+    "--slices",
+    default=stall.SLICES,
+    show_default=True,
+    type=click.IntRange(1),
+    help="Of an iteration, for the ordered bound: more make it tighter, and take longer.",
+)
+@click.option(
     "--json", "json_path", type=click.Path(dir_okay=False, writable=True, path_type=Path), help="Also as JSON."
 )
 def replay(
@@ -77,6 +84,7 @@ def replay(
     stall: bool,
     links: tuple[float, ...],
     speedup: float,
+    slices: int,
     json_path: Path | None,
 ) -> None:
     """Replay TRACES under a limit: bytes moved per iteration, and with --stall the time that copies cost."""
@@ -84,7 +92,8 @@ def replay(
         settings = _settings(traces, fractions)
         moved = [report.bytes_report(at) for at in settings]
         click.echo(report.bytes_table(moved))
-        waited = [report.stall_report(at, link, speedup) for at in settings for link in links] if stall else []
+        each = [(at, link) for at in settings for link in links] if stall else []
+        waited = [report.stall_report(at, link, speedup, slices) for at, link in each]
         if waited:
             click.echo("\n" + report.stall_table(waited))
     except (ValueError, CompileError) as error:

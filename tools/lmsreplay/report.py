@@ -145,8 +145,8 @@ class StallReport:
         return asdict(self)
 
 
-def stall_report(at: Setting, link: float, speedup: float) -> StallReport:
-    """Replays the trace with a clock and a link of ``link`` GB/s in each direction."""
+def stall_report(at: Setting, link: float, speedup: float, slices: int = stall.SLICES) -> StallReport:
+    """Replays the trace with a clock and a link of ``link`` GB/s in each direction; ``slices`` as in ordered_bound."""
     trace, judged, bandwidth = at.trace, at.judged, link * 1e9
     seconds = stall.compute_seconds(trace, speedup, at.iteration)
     first, stop = trace.iterations[at.iteration], trace.iterations[at.iteration + 1]
@@ -173,7 +173,7 @@ def stall_report(at: Setting, link: float, speedup: float) -> StallReport:
         bytes_in=bytes_in,
         bytes_out=bytes_out,
         busy_bound=stall.busy_bound(compute, bytes_in, bytes_out, bandwidth),
-        ordered_bound=stall.ordered_bound(at.gaps, by_moment, at.limit, bandwidth),
+        ordered_bound=stall.ordered_bound(at.gaps, by_moment, at.limit, bandwidth, slices),
     )
 
 
