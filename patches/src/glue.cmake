@@ -41,7 +41,7 @@ if(TORCH_WHEEL)
     # Since 2.0 the CUDA allocator is an interface.
     file(STRINGS ${TORCH_WHEEL}/include/c10/cuda/CUDACachingAllocator.h interface REGEX "class CUDAAllocator")
     if(interface)
-      list(FILTER cuda EXCLUDE REGEX "/Lms(AllocatorObject|Imports).cpp$")
+      list(FILTER cuda EXCLUDE REGEX "/LmsAllocatorObject.cpp$")
     else()
       list(FILTER cuda EXCLUDE REGEX "/LmsAllocatorInterface.cpp$")
     endif()

@@ -26,6 +26,7 @@ inline bool is_no_memory(const c10::Error& error) {
 lms_status start_observing() { return LMS_OK; }
 void stop_observing() {}
 void throw_pending_failure() {}
+void throw_lacking() {}
 void options_changed() {}
 void throw_status(const lms::Status& status) {
   const c10::SourceLocation here = {__func__, __FILE__, __LINE__};

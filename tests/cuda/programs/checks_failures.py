@@ -7,13 +7,14 @@ import gc
 import os
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import torch
 from common import raises
 from cuda_support import MIB, away, data, enable, equal, page_out, simulate, simulator, stat, to_cuda
 
 LAUNCH_FAILURE = 719
+NOT_READY = 600
 
 
 @contextlib.contextmanager
@@ -81,6 +82,35 @@ def check_device_lost_in_mid_copy() -> None:
     del lost, resident, other
     gc.collect()
     assert stat("allocated_blocks.current") == 0
+
+
+def check_an_operation_without_its_data_is_stopped() -> None:
+    """The observer cannot make an operation fail; without memory under it a kernel would lose the device."""
+    enable(24 * MIB)
+    values = [data(8, seed) for seed in range(4)]
+    tensors = [away(value) for value in values]
+    kept = data(8, 9)
+    pinned = kept.pin_memory()
+    simulator().sim_fail(b"cuMemSetAccess", 0, NOT_READY)
+    uses: list[Callable[[], object]] = [
+        tensors[0].cpu,
+        tensors[1].zero_,
+        lambda: tensors[2].add_(1),
+        lambda: tensors[2].copy_(pinned, non_blocking=True),
+        lambda: pinned.copy_(tensors[3], non_blocking=True),
+        lambda: tensors[3].copy_(tensors[2]),
+    ]
+    for use in uses:
+        with raises(RuntimeError, "LMS: the device failed to bring a block back", "cuMemSetAccess", "NOT_READY"):
+            use()
+    assert stat("resident_bytes.current") == 0
+    simulator().sim_fail_clear()
+    torch.cuda.synchronize()  # nothing was lost,
+    for tensor, value in zip(tensors, values, strict=True):
+        equal(tensor, value)
+    assert torch.equal(pinned, kept)
+    tensors[2].copy_(pinned, non_blocking=True)  # and nothing is refused any more
+    equal(tensors[2], kept)
 
 
 def check_disable_with_more_than_the_card_holds() -> None:

@@ -19,6 +19,9 @@ struct Device {
   // true when they only go into a graph, which replays them later with the same addresses; the number is then
   // host_stream. Null for a device that has no streams.
   lms::StreamId (*current_stream)(const Device& device, bool* captured) = nullptr;
+  // From now on the device is given no work by operations without their data (throw_lacking). Null for a device that
+  // needs no such thing, since it brings data in when it is touched.
+  void (*refuse_work)() = nullptr;
 };
 
 constexpr size_t most_devices = 64;

@@ -15,7 +15,7 @@ namespace lms_torch {
 namespace {
 
 // What went wrong in the observer is reported by the thread's next allocation, unless LMS was configured otherwise
-// since. Until then a fault handler keeps the data right; a device without one reports an error of its own.
+// since. Until then a fault handler keeps the data right; a device without one is given no work.
 struct PendingFailure {
   lms::Status status;
   const KnownDevice* device = nullptr;
@@ -24,6 +24,15 @@ struct PendingFailure {
 };
 thread_local PendingFailure pending;
 std::atomic<uint64_t> configuration{0};  // counts the calls that enabled LMS or changed its options
+
+// An operation that lacks data.
+struct Lacking {
+  bool is = false;
+  size_t place = 0;
+  lms::Status status;
+};
+thread_local Lacking lacking;
+std::atomic<uint64_t> lacking_threads{0};  // spares all others a look at their own
 
 template <typename Error>
 [[noreturn]] void throw_error(const std::string& sentence, std::true_type /*is defined*/) {
@@ -47,6 +56,27 @@ void throw_sentence(const std::string& sentence) { throw_error<c10::Error>(sente
 
 void keep_failure(const KnownDevice* device, lms::Status status) {
   pending = PendingFailure{std::move(status), device, configuration.load(), device->pager()->limit()};
+}
+
+void begin_lacking(size_t place) {
+  if (!lacking.is) {
+    lacking = Lacking{true, place, pending.status};
+    lacking_threads.fetch_add(1);
+  }
+}
+
+void end_lacking(size_t place) {
+  if (lacking_threads.load(std::memory_order_relaxed) > 0 && lacking.is && lacking.place == place) {
+    lacking = Lacking();
+    lacking_threads.fetch_sub(1);
+  }
+}
+
+void throw_lacking() {
+  if (lacking_threads.load(std::memory_order_relaxed) > 0 && lacking.is) {
+    pending = PendingFailure();
+    throw_status(lacking.status);
+  }
 }
 
 const lms::Status& pending_failure() { return pending.status; }

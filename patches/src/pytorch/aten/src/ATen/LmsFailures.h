@@ -1,11 +1,13 @@
 // Failures of the pager as PyTorch's exceptions, those of the observer included: it cannot make its operation fail, so
-// what went wrong there is kept until the thread allocates. All functions are thread-safe.
+// what went wrong there is kept until the thread allocates, or, where the operation lacks data, until it is about to
+// give a device work. All functions are thread-safe.
 #ifndef ATEN_LMS_FAILURES_H
 #define ATEN_LMS_FAILURES_H
 
 #include <ATen/LmsDevices.h>
 #include <ATen/lms/pager.h>
 
+#include <cstddef>
 #include <string>
 
 namespace lms_torch {
@@ -17,6 +19,14 @@ namespace lms_torch {
 
 // Keeps a failure for the calling thread, in place of an earlier one.
 void keep_failure(const KnownDevice* device, lms::Status status);
+
+// From now until end_lacking() with the same place the calling thread's operation lacks the data that it was to use,
+// and what was kept last says why. The outermost such operation counts.
+void begin_lacking(size_t place);
+void end_lacking(size_t place);
+
+// Throws the reason if the calling thread is in such an operation.
+LMS_API void throw_lacking();
 
 // The one that was kept for the calling thread; ok when there is none.
 const lms::Status& pending_failure();

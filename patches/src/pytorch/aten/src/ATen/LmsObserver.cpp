@@ -46,6 +46,7 @@ void begin_operation(const Operation& operation) {
   const bool by_element = traits.by_element && std::any_of(inputs.begin(), inputs.end(), [](const c10::IValue& input) {
                             return begins_on_cpu(input, 0);
                           });
+  const size_t place = pins.size();
   begin.scope = !by_element && (traits.is_operator ? !traits.allocates : !is_backward_node(operation));
   pins.push_back(begin);
   if (begin.scope) {
@@ -68,8 +69,12 @@ void begin_operation(const Operation& operation) {
     lms::Status status = streams.captured(held.device) ? known->pager()->hold(address)
                                                        : known->pager()->pin(address, write, &held.pin, held.stream);
     if (!status.ok()) {
-      lacks_data |= !known->notices_writes;
       keep_failure(known, std::move(status));
+      if (known->device.refuse_work != nullptr) {
+        lacks_data = true;
+        begin_lacking(place);
+        known->device.refuse_work();
+      }
     } else if (held.pin.block != nullptr) {
       pins.push_back(held);
     }
@@ -89,7 +94,7 @@ void begin_operation(const Operation& operation) {
                    [&](const void* address) { hold(address, /*noticed_write=*/true, /*other_write=*/true); });
   }
   if (lacks_data) {
-    // The device is going to report an illegal access. PyTorch logs what is thrown here, with the operation's name.
+    // The operation is stopped when it gives the device work. PyTorch logs what is thrown here, with its name.
     throw std::runtime_error("LMS: " + pending_failure().message);
   }
 }
@@ -102,6 +107,7 @@ void end_operation(const Operation& operation) {
     return;  // the observer was put in place while the operation ran
   }
   const size_t count = (first - 1)->device;
+  end_lacking(static_cast<size_t>(first - pins.begin()) - 1);
   const bool scope = (first - 1)->scope;
   if (count == 0) {
     pins.pop_back();

@@ -4,6 +4,7 @@
 #include <ATen/LmsObserver.h>
 #include <ATen/cuda/LmsCuda.h>
 #include <ATen/cuda/LmsCudaDevices.h>
+#include <ATen/cuda/LmsLaunches.h>
 #include <ATen/cuda/LmsStock.h>
 #include <ATen/lms/pager.h>
 #include <c10/cuda/CUDAFunctions.h>
@@ -98,6 +99,7 @@ lms_status add_device(CudaDevice* device, int index, const lms_options* options)
   known.pager = reinterpret_cast<lms::Pager*>(handle);
   known.index = index;
   known.current_stream = &current_stream;
+  known.refuse_work = &refuse_launches;
   device->set_pager(known.pager);
   known.pager->set_trim_others(&empty_stock_cache, device);
   if (!lms_torch::add_device(known)) {

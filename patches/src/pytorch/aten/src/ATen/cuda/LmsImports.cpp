@@ -136,6 +136,13 @@ void Imports::add(void* original, void* replacement) {
   functions_.push_back(Function{info.dli_sname, info.dli_fbase, replacement});
 }
 
+void Imports::add(const char* name, void* original, void* replacement) {
+  Dl_info info{};
+  if (::dladdr(original, &info) != 0) {
+    functions_.push_back(Function{name, info.dli_fbase, replacement});
+  }
+}
+
 const Imports::Function* Imports::find(const char* name) const {
   for (const Function& function : functions_) {
     if (function.name == name) {

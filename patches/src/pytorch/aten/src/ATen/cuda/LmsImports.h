@@ -15,8 +15,9 @@ namespace lms_cuda {
 
 class Imports {
  public:
-  // Before the first call of redirect(). `original` is a function that some library exports.
+  // Before the first call of redirect(). `original` is a function that some library exports, under that name.
   void add(void* original, void* replacement);
+  void add(const char* name, void* original, void* replacement);
 
   // From now on calls of the originals reach their replacements, from every library that is loaded, except from the one
   // that exports them. Does nothing for libraries that were seen before. Thread-safe, and cheap when nothing was loaded
