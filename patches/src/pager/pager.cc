@@ -460,15 +460,19 @@ void Pager::free_slow(Block* block) {
     resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
     bool writable = caching_.load(std::memory_order_relaxed);
     if (writable && (found & word::clean) != 0) {
-      // Nobody knows the block any more, so others go on while the driver takes its time.
-      ++in_transit_;
-      ++copying_;
-      lock.unlock();
+      // A driver takes its time. Nobody knows the block any more, so others go on meanwhile.
+      if (asynchronous_) {
+        ++in_transit_;
+        ++copying_;
+        lock.unlock();
+      }
       writable = backend_->protect(block->address, block->bytes, Access::read_write);
-      lock.lock();
-      --copying_;
-      --in_transit_;
-      moved_.notify_all();
+      if (asynchronous_) {
+        lock.lock();
+        --copying_;
+        --in_transit_;
+        moved_.notify_all();
+      }
     }
     if (writable && caching_.load(std::memory_order_relaxed)) {
       block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
