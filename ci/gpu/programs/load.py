@@ -16,10 +16,8 @@ from functools import partial
 from driver import NOT_READY, Address, Size, answer_of, call, timed
 
 _NON_BLOCKING = 1
-_MARGIN, _LEAST = (
-    4.0,
-    5000.0,
-)  # a load lasts this many times what it is to outlast takes when idle, and microseconds more
+# A load lasts this many times what it is to outlast takes when idle, and microseconds more.
+_MARGIN, _LEAST = 4.0, 5000.0
 _CALIBRATION, _MOST = 8, 900  # operations; with more than about a thousand in its queue the driver waits
 
 

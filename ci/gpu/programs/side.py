@@ -1,8 +1,8 @@
 """One side of the comparison of training speeds: trains as many steps as it is asked to, and says how long they took.
 
 Usage: side.py MODE WIDTH LAYERS HEADS LENGTH BATCH VOCABULARY. MODE: stock, lms:LIMIT[:MIN_SIZE] (bytes; a limit of 0
-is the default, under which everything fits; a MIN_SIZE of 1 MiB is), save_on_cpu, checkpoint. Requests: `steps N`; `link BYTES`, which times plain copies
-between the device and pinned memory, each way.
+is the default, under which everything fits; a MIN_SIZE of 1 MiB is), save_on_cpu, checkpoint. Requests: `steps N`;
+`link BYTES`, which times plain copies between the device and pinned memory, each way.
 """
 
 from __future__ import annotations

@@ -7,7 +7,6 @@ as predict.py, with what ci/gpu measures under "bandwidth". Prints tables in Mar
 
 from __future__ import annotations
 
-import argparse
 import json
 import subprocess
 import sys
@@ -16,10 +15,9 @@ from tempfile import TemporaryDirectory
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from operators import build
 from predictions import machine
 from predictions.machine import Machine
-from predictions.predict import Predictor
+from predictions.predict import Predictor, script_parser, script_predictor
 
 MIB = 1 << 20
 BLOCKS = (2, 4, 8, 16, 32, 64, 256)  # MiB
@@ -38,17 +36,12 @@ def ratios(predictor: Predictor, on: Machine, total: int, block: int) -> dict[st
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True)
-    parser.add_argument("--machine", action="append", choices=machine.NAMES)
+    parser = script_parser(__doc__)
     parser.add_argument("--gib", type=int, default=1, help="how much lives, and is moved (1)")
     arguments = parser.parse_args()
     if arguments.gib < 1:
         parser.error("--gib: at least 1")
-    try:
-        predictor = Predictor(*build.for_script(arguments.python))
-    except build.UnusableError as error:
-        parser.error(str(error))
+    predictor = script_predictor(parser, arguments)
     print("| | " + " | ".join(f"{block} MiB" for block in BLOCKS) + " |")
     print("| --- |" + " ---: |" * len(BLOCKS))
     for on in map(Machine, arguments.machine or machine.NAMES):

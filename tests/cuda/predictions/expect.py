@@ -8,16 +8,14 @@ gradients of several batches accumulated. Prints a table in Markdown.
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from operators import build
 from predictions import machine
 from predictions.machine import Machine
-from predictions.predict import Predicted, Predictor
+from predictions.predict import Predicted, script_parser, script_predictor
 
 # Width, layers, batches whose gradients are accumulated. The layers fit a card together; more of them change nothing much.
 SHAPES = ((2048, 8, 1), (4096, 4, 1), (8192, 1, 1), (2048, 8, 8), (4096, 4, 8), (8192, 1, 8))
@@ -29,14 +27,9 @@ def cell(lms: Predicted, on: Machine, stock: Predicted) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True)
-    parser.add_argument("--machine", action="append", choices=machine.NAMES)
+    parser = script_parser(__doc__)
     arguments = parser.parse_args()
-    try:
-        predictor = Predictor(*build.for_script(arguments.python))
-    except build.UnusableError as error:
-        parser.error(str(error))
+    predictor = script_predictor(parser, arguments)
     names = arguments.machine or machine.NAMES
     print("| width, batches | in |", " | ".join(Machine(name).device for name in names), "|")
     print("| --- | --- |", " ---: |" * len(names), sep="")

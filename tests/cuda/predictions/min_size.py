@@ -7,16 +7,14 @@ as predict.py. Prints a table in Markdown; the limit is lowered by nothing that 
 
 from __future__ import annotations
 
-import argparse
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
-from operators import build
 from predictions import machine
 from predictions.machine import Machine
-from predictions.predict import MODELS, Predicted, Predictor
+from predictions.predict import MODELS, Predicted, script_parser, script_predictor
 
 MIB = 1 << 20
 SIZES = (1, 2, 4, 8, 16, 32)  # MiB
@@ -29,14 +27,9 @@ def cell(lms: Predicted, stock: Predicted) -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--python", required=True)
-    parser.add_argument("--machine", action="append", choices=machine.NAMES)
+    parser = script_parser(__doc__)
     arguments = parser.parse_args()
-    try:
-        predictor = Predictor(*build.for_script(arguments.python))
-    except build.UnusableError as error:
-        parser.error(str(error))
+    predictor = script_predictor(parser, arguments)
     print("| | | " + " | ".join(f"{size} MiB" for size in SIZES) + " |")
     print("| --- | --- |" + " ---: |" * len(SIZES))
     for on in map(Machine, arguments.machine or machine.NAMES):

@@ -252,20 +252,31 @@ def predict(
     return results
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def script_parser(description: str | None) -> argparse.ArgumentParser:
+    """Of a script that predicts for the machines that `--machine` names; where it names none, for all."""
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--python", required=True)
     parser.add_argument("--machine", action="append", choices=machine.NAMES)
+    return parser
+
+
+def script_predictor(parser: argparse.ArgumentParser, arguments: argparse.Namespace) -> Predictor:
+    """With the script's --python; ends with the parser's error where that cannot be used."""
+    try:
+        return Predictor(*build.for_script(arguments.python))
+    except build.UnusableError as error:
+        parser.error(str(error))
+
+
+def main() -> None:
+    parser = script_parser(__doc__)
     parser.add_argument("--model", action="append", choices=(*MODELS, *PROGRAMS), default=[])
     parser.add_argument("--programs", action="store_true", help="all that are no models")
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if arguments.out is not None:
         arguments.out.mkdir(parents=True, exist_ok=True)
-    try:
-        predictor = Predictor(*build.for_script(arguments.python))
-    except build.UnusableError as error:
-        parser.error(str(error))
+    predictor = script_predictor(parser, arguments)
     models = [*arguments.model, *(PROGRAMS if arguments.programs else ())] or MODELS
     results = predict(predictor, arguments.machine or machine.NAMES, models, arguments.out)
     if arguments.out is not None:
