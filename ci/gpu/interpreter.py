@@ -10,7 +10,7 @@ from typing import Any
 
 import process
 
-from lmsbuild.errors import NoFramework, ProgramFailed
+from lmsbuild.errors import MissingProgram, NoFramework, ProgramFailed
 
 _START = 300  # seconds: importing torch from a cold disk takes long
 
@@ -40,9 +40,13 @@ class Torch:
 
 
 def look(python: Path, environment: Mapping[str, str]) -> Torch:
-    """Asks the interpreter. Raises NoFramework when it has no torch, or one that is not built for CUDA."""
+    """Asks the interpreter. Raises NoFramework when there is none, or it has no torch, or one that is not for CUDA."""
     try:
         facts = process.run([python, process.PROGRAMS / "about.py"], environment, _START)
+    except MissingProgram:
+        raise NoFramework(
+            f"{python} is no interpreter that can be run: name one that has torch with --python"
+        ) from None
     except ProgramFailed as error:
         raise NoFramework(f"{python} cannot import torch: install a CUDA wheel of it first\n    {error}") from None
     if not facts["cuda"]:

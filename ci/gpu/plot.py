@@ -1,16 +1,21 @@
-"""Draws a folder of results as one picture, when there is matplotlib. Usage: plot.py FOLDER."""
+"""Draws a folder of results as one picture, when there is matplotlib: ``python ci/gpu/plot.py results``."""
 
 from __future__ import annotations
 
+import argparse
 import io
-import json
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from results import write_atomically
+sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))  # lmsbuild, which need not be installed
+
+import process
+import results
+
+from lmsbuild.errors import Failure
 
 _MIB, _GIB = 1 << 20, 1 << 30
 _PARTS = ("mapping", "bandwidth", "throughput")
@@ -23,9 +28,8 @@ def have_matplotlib() -> bool:
 def read(folder: Path, simulated: bool) -> dict[str, dict[str, Any]]:
     """The parts in the folder that can be drawn, by name: those with a result."""
     prefix = "simulated-" if simulated else ""
-    files = {name: folder / f"{prefix}{name}.json" for name in _PARTS}
-    found = {name: json.loads(path.read_text()) for name, path in files.items() if path.is_file()}
-    return {name: part for name, part in found.items() if part["results"]}
+    found = {name: results.read(folder / f"{prefix}{name}.json") for name in _PARTS}
+    return {name: part for name, part in found.items() if part and part["results"]}
 
 
 def draw(folder: Path, simulated: bool) -> Path | None:
@@ -47,7 +51,7 @@ def draw(folder: Path, simulated: bool) -> Path | None:
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata={"Date": None})
     path = folder / ("simulated.svg" if simulated else "results.svg")
-    write_atomically(path, text.getvalue())
+    results.write_atomically(path, text.getvalue())
     return path
 
 
@@ -107,8 +111,20 @@ def _measurements(part: dict[str, Any]) -> list[dict[str, Any]]:
     return [row for entry in part["results"].values() for row in entry["measurements"]]
 
 
+def main(arguments: Sequence[str]) -> int:
+    parser = argparse.ArgumentParser(description="Draws a folder of results as one picture.")
+    parser.add_argument("folder", type=Path, help="with the files of run.py")
+    options = parser.parse_args(arguments)
+    if not have_matplotlib():
+        parser.error("there is no matplotlib: install it")
+    try:
+        pictures = [drawn for kind in (False, True) if (drawn := draw(options.folder, kind))]
+    except Failure as error:
+        process.say(f"error: {error}")
+        return error.exit_code
+    print(*pictures or [f"nothing in {options.folder} can be drawn"], sep="\n")
+    return 0
+
+
 if __name__ == "__main__":
-    for kind in (False, True):
-        drawn = draw(Path(sys.argv[1]), kind)
-        if drawn:
-            print(drawn)
+    sys.exit(main(sys.argv[1:]))

@@ -1,18 +1,20 @@
 """A part's results: measurements with units, ratios and aims, and the file that holds them.
 
 A part is done unit by unit, and its file is written after each one: under another name that is then renamed, so it is
-whole at any moment. A later run goes on where the file ends. Results of a simulated device are in simulated-PART.json,
-and say so inside.
+whole at any moment. A later run goes on where the file ends. A file says its own digest, so that one that was damaged on
+its way from machine to machine is not gone on with. Results of a simulated device are in simulated-PART.json, and say
+so inside.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -134,8 +136,10 @@ class Part:
         self._wanted: list[str] = []
         self._extra: dict[str, Any] = {}
         if self.path.exists():
-            content = _read(self.path)
-            if about.agrees_with(content):
+            content = read(self.path)
+            if content is None:
+                say(f"  {self.path.name} is damaged, or was edited: replaced")
+            elif about.agrees_with(content):
                 self.results = {unit: entry for unit, entry in content["results"].items() if unit in units}
             else:
                 say(f"  {self.path.name} is of other sources, or of another machine or scale: replaced")
@@ -196,24 +200,36 @@ class Part:
             "failed": self._failed,
             "not_run": [unit for unit in self.left() if unit not in self._failed],
         }
-        write_atomically(self.path, json.dumps(content, indent=2) + "\n")
+        content = json.loads(json.dumps(content))  # as it will be read
+        write_atomically(self.path, json.dumps({**content, "digest": _digest(content)}, indent=2) + "\n")
 
 
-def _read(path: Path) -> dict[str, Any]:
-    """The object in the file; an empty one when there is none."""
+def _digest(content: dict[str, Any]) -> str:
+    """Of all that a file of results holds but the digest itself."""
+    rest = {key: value for key, value in content.items() if key != "digest"}
+    return hashlib.sha256(json.dumps(rest, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def read(path: Path) -> dict[str, Any] | None:
+    """What a part wrote into the file; None when it is not as it was written, or cannot be read."""
     try:
-        content = json.loads(path.read_text())
-    except ValueError:
-        return {}
-    return content if isinstance(content, dict) else {}
+        content = json.loads(path.read_bytes())
+        return content if content["digest"] == _digest(content) else None
+    except (OSError, ValueError, RecursionError, TypeError, KeyError, AttributeError):
+        return None
 
 
-def take_over(earlier: Path, out: Path) -> None:
-    """Copies the results in the folder `earlier` of which there are none in `out`."""
-    for path in sorted(earlier.glob("*.json")):
-        if not (out / path.name).exists() and "part" in _read(path):
-            say(f"from {earlier.name}: {path.name}")
-            write_atomically(out / path.name, path.read_text())
+def take_over(earlier: Path, out: Path, names: Iterable[str]) -> None:
+    """Copies the parts' results in the folder `earlier` of which there are none in `out`."""
+    for name in (f"{prefix}{name}.json" for name in names for prefix in ("", "simulated-")):
+        path = earlier / name
+        if not path.exists() or (out / name).exists():
+            continue
+        if read(path) is None:
+            say(f"from {earlier.name}: not {name}, which is damaged, or was edited")
+        else:
+            say(f"from {earlier.name}: {name}")
+            write_atomically(out / name, path.read_text())
 
 
 def make_writable(folder: Path) -> None:
@@ -227,7 +243,7 @@ def make_writable(folder: Path) -> None:
 
 
 def write_atomically(path: Path, text: str) -> None:
-    """Writes a file that is never seen incomplete."""
+    """Writes a file that is never seen incomplete. Raises OutputNotWritable when it cannot; what was there stays."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         with temporary.open("w") as file:
@@ -235,6 +251,11 @@ def write_atomically(path: Path, text: str) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(temporary, path)
+    except OSError as error:
+        raise OutputNotWritable(
+            f"{path} cannot be written ({error.strerror}): make room, or name another folder; with --from this one, "
+            "it goes on where this one ends"
+        ) from None
     finally:
         temporary.unlink(missing_ok=True)
 

@@ -33,7 +33,7 @@ import throughput
 from process import output, say
 from session import Session
 
-from lmsbuild.errors import CompilerFailed, Failure, NoGpu
+from lmsbuild.errors import CompilerFailed, Failure, NoGpu, OutputNotWritable
 from lmsbuild.graft import compilation
 
 PARTS = ("first", "correctness", "mapping", "bandwidth", "throughput")
@@ -53,15 +53,10 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--case", choices=correctness.CASES, action="append", help="of correctness, this case only; may be repeated"
     )
-    parser.add_argument(
-        "--scale", type=float, default=1.0, help="size of what is trained and copied (default %(default)s)"
-    )
-    parser.add_argument(
-        "--minutes", type=float, default=math.inf, help="after which nothing new is begun (default: no limit)"
-    )
+    add_amounts(parser)
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter with torch (this one)")
     parser.add_argument(
-        "--cuda-include", type=Path, action="append", default=[], help="folder with CUDA headers; may be repeated"
+        "--cuda-include", type=headers, action="append", default=[], help="folder with CUDA headers; may be repeated"
     )
     parser.add_argument(
         "--build", type=Path, default=ROOT / "build" / "gpu", help="folder that keeps the graft (default: build/gpu)"
@@ -70,10 +65,38 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--simulated", action="store_true", help="without a GPU: on the simulated CUDA, up to where kernels start"
     )
-    options = parser.parse_args(arguments)
-    if options.scale <= 0 or options.minutes <= 0:
-        parser.error("--scale and --minutes take a number above 0")
-    return options
+    return parser.parse_args(arguments)
+
+
+def add_amounts(parser: argparse.ArgumentParser) -> None:
+    """The options --scale and --minutes, for run_tensorflow.py too."""
+
+    def positive(text: str) -> float:
+        value = float(text)
+        if not value > 0:
+            raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
+        return value
+
+    def finite(text: str) -> float:
+        value = positive(text)
+        if value == math.inf:
+            raise argparse.ArgumentTypeError(f"{text} is no size")
+        return value
+
+    parser.add_argument(
+        "--scale", type=finite, default=1.0, help="size of what is trained and copied (default %(default)s)"
+    )
+    parser.add_argument(
+        "--minutes", type=positive, default=math.inf, help="after which nothing new is begun (default: no limit)"
+    )
+
+
+def headers(text: str) -> Path:
+    """A folder that has headers of CUDA. Any other is wrong usage."""
+    folder = Path(text)
+    if not any((folder / header).exists() for header in runtime.HEADERS):
+        raise argparse.ArgumentTypeError(f"{folder} has neither {' nor '.join(runtime.HEADERS)}")
+    return folder
 
 
 def add_earlier(parser: argparse.ArgumentParser) -> None:
@@ -124,7 +147,7 @@ def _run(options: argparse.Namespace) -> int:
     for folder in (options.out, build):
         results.make_writable(folder)
     if options.earlier:
-        results.take_over(options.earlier, options.out)
+        results.take_over(options.earlier, options.out, PARTS)
     cuda = runtime.find(torch.folder, torch.cuda, environment, options.cuda_include)
     site, sources = overlay.build(torch, ROOT / "patches", cuda, build)
     about = results.About(
@@ -162,6 +185,8 @@ def _run(options: argparse.Namespace) -> int:
             part = results.Part(name, about, options.out, units(options.simulated))
             run(session, part)
             part.end()
+        except OutputNotWritable:
+            raise  # what is not kept need not be measured
         except Failure as error:
             say(f"error: {error}")
             failed.append(error)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import argparse
 import hashlib
-import math
 import os
 import shlex
 import sys
@@ -26,12 +25,13 @@ from correctness import nothing_moved, same
 from oversubscription import limit_for
 from process import say
 from results import MIB, Part
-from run import add_earlier, checked_out, driver_version
+from run import add_amounts, add_earlier, checked_out, driver_version
 from session import Session
 
-from lmsbuild.errors import Failure, NoFramework, NoGpu, WrongResult
+from lmsbuild.errors import Failure, MissingProgram, NoFramework, NoGpu, ProgramFailed, WrongResult
 
 MODELS = ("convnet", "transformer", "lstm", "unet3d")
+NAME = "tensorflow"  # of the part that the results make
 CONTENTS = "contents"
 CASES = (CONTENTS, *MODELS)
 _STEPS = 6
@@ -46,8 +46,7 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--out", type=Path, required=True, help="folder for the results")
     add_earlier(parser)
     parser.add_argument("--case", choices=CASES, action="append", help="this case only; may be repeated")
-    parser.add_argument("--scale", type=float, default=1.0, help="size of what is trained (default %(default)s)")
-    parser.add_argument("--minutes", type=float, default=math.inf, help="after which nothing new is begun")
+    add_amounts(parser)
     parser.add_argument("--python", type=Path, default=Path(sys.executable), help="interpreter with TensorFlow (this)")
     parser.add_argument(
         "--simulated", action="store_true", help="no kernel can run: contents only; the environment has the simulation"
@@ -70,7 +69,12 @@ def _run(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     environment["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    found = process.run([options.python, process.PROGRAMS / "about_tensorflow.py"], environment, timeout=300)
+    try:
+        found = process.run([options.python, process.PROGRAMS / "about_tensorflow.py"], environment, timeout=300)
+    except MissingProgram:
+        raise NoFramework(f"{options.python} is no interpreter that can be run: name one that has TensorFlow") from None
+    except ProgramFailed as error:
+        raise NoFramework(f"{options.python} cannot import TensorFlow\n    {error}") from None
     if not found["lms"] or not found["cuda"]:
         raise NoFramework(
             f"{options.python} has TensorFlow {found['version']}, but not a patched one for GPUs: "
@@ -80,7 +84,7 @@ def _run(options: argparse.Namespace) -> int:
         raise NoGpu(f"TensorFlow {found['version']} sees no GPU: check that nvidia-smi shows it, and CUDA's libraries")
     results.make_writable(options.out)
     if options.earlier:
-        results.take_over(options.earlier, options.out)
+        results.take_over(options.earlier, options.out, [NAME])
     about = results.About(
         command=command(options),
         commit=checked_out(),
@@ -98,7 +102,7 @@ def _run(options: argparse.Namespace) -> int:
         deadline=begin + options.minutes * 60,
     )
     cases = [CONTENTS] if options.simulated else list(CASES)
-    part = Part("tensorflow", about, options.out, cases)
+    part = Part(NAME, about, options.out, cases)
     for case in part.each(session.out_of_time, [case for case in cases if case in (options.case or CASES)]):
         part.attempt(case, partial(_contents, session) if case == CONTENTS else partial(_training, session, case))
     part.end()

@@ -11,7 +11,7 @@ from pathlib import Path
 from lmsbuild.errors import NoRuntime
 
 # The runtime's headers, and those of the compiler that they include, which the runtime's package does not have.
-_HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
+HEADERS = ("cuda_runtime_api.h", "crt/host_defines.h")
 _USUAL = Path("/usr/local/cuda")
 
 
@@ -35,7 +35,7 @@ def find(torch_folder: Path, cuda: str, environment: Mapping[str, str], given: S
     triton = torch_folder.parent / "triton" / "backends" / "nvidia"
     folders = [*given, *_below([*roots, triton, _USUAL], ("include", "targets/*/include"))]
     include: list[Path] = []
-    for header in _HEADERS:
+    for header in HEADERS:
         folder = _first(header, folders).parents[header.count("/")]
         if folder not in include:
             include.append(folder)

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -38,7 +39,16 @@ from session import Session
 
 from lmsbuild import paths
 from lmsbuild.catalogue.catalogue import tags
-from lmsbuild.errors import NoFramework, NoRuntime, OutOfTime, ProgramFailed, UnknownTag, WrongResult, WrongVersion
+from lmsbuild.errors import (
+    NoFramework,
+    NoRuntime,
+    OutOfTime,
+    OutputNotWritable,
+    ProgramFailed,
+    UnknownTag,
+    WrongResult,
+    WrongVersion,
+)
 
 MIB = 1 << 20
 ABOUT = results.About(
@@ -236,7 +246,7 @@ def test_earlier_results_are_taken_over_where_there_are_none(tmp_path: Path) -> 
     for path in earlier.iterdir():
         path.chmod(0o444)
     earlier.chmod(0o555)
-    results.take_over(earlier, out)
+    results.take_over(earlier, out, script.PARTS)
     assert {path.name for path in out.iterdir()} == {"mapping.json", "bandwidth.json"}
     taken = part_of(out)
     assert taken.left() == ["two"]
@@ -277,9 +287,60 @@ def test_a_write_that_fails_leaves_the_file_as_it_was(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["mapping.json"]
 
 
-def test_a_file_that_is_none_of_ours_is_replaced(tmp_path: Path) -> None:
-    (tmp_path / "mapping.json").write_text("half a fi")
-    assert part_of(tmp_path).left() == ["one", "two"]
+DAMAGES: dict[str, Callable[[bytes], bytes]] = {
+    "empty": lambda data: b"",
+    "cut off": lambda data: data[: len(data) // 2],
+    "a bit of a number": lambda data: data.replace(b'"value": 1', b'"value": 3'),
+    "no text": lambda data: b"\xff" + data,
+    "no object": lambda data: b"[]",
+    "no results": lambda data: json.dumps({**json.loads(data), "results": None}).encode(),
+    "an entry is a number": lambda data: json.dumps({**json.loads(data), "results": {"one": 7}}).encode(),
+    "nested": lambda data: b"[" * 100_000,
+}
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_damaged_results_are_told_and_measured_anew(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], damage: str
+) -> None:
+    earlier, out = tmp_path / "earlier", tmp_path / "out"
+    for folder in (earlier, out):
+        folder.mkdir()
+    part = part_of(earlier)
+    part.attempt("one", lambda: {"value": 1})
+    assert part_of(earlier).left() == ["two"]
+    part.path.write_bytes(DAMAGES[damage](part.path.read_bytes()))
+    results.take_over(earlier, out, script.PARTS)
+    assert list(out.iterdir()) == []
+    assert "not mapping.json, which is damaged" in capsys.readouterr().err
+    assert plot.read(earlier, simulated=False) == {}
+    again = part_of(earlier)
+    assert "mapping.json is damaged, or was edited: replaced" in capsys.readouterr().err
+    assert again.left() == ["one", "two"]
+    again.attempt("one", lambda: {"value": 2})
+    assert part_of(earlier).left() == ["two"]
+
+
+def test_a_folder_in_the_place_of_a_file(tmp_path: Path) -> None:
+    (tmp_path / "mapping.json").mkdir()
+    part = part_of(tmp_path)
+    with pytest.raises(OutputNotWritable, match=r"mapping\.json cannot be written \(Is a directory\)"):
+        part.attempt("one", lambda: {"value": 1})
+    assert [path.name for path in tmp_path.iterdir()] == ["mapping.json"]
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+def test_a_full_disk_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    part = part_of(tmp_path)
+    part.attempt("one", lambda: {"value": 1})
+    before = part.path.read_bytes()
+    temporary = part.path.with_name(f".{part.path.name}.{os.getpid()}")
+    temporary.symlink_to("/dev/full")
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # which that device does not have
+    with pytest.raises(OutputNotWritable, match=r"No space left on device\): make room"):
+        part.attempt("two", lambda: {"value": 1})
+    assert part.path.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["mapping.json"]
 
 
 def write_parts(folder: Path, about: results.About) -> None:
@@ -316,6 +377,10 @@ def test_the_picture_shows_what_the_files_hold(tmp_path: Path) -> None:
     assert picture == tmp_path / "results.svg"
     text = picture.read_text()
     assert text.rstrip().endswith("</svg>")
+    bare = subprocess.run(
+        [sys.executable, FOLDER / "plot.py", tmp_path], capture_output=True, text=True, check=True, env={"PATH": ""}
+    )
+    assert bare.stdout.split() == [str(picture)]
     for label in ("a card, torch 2.11.0", "unmap, 32 MiB chunks", "plain_out", "checkpoint", "oversubscription"):
         assert f"<!-- {label} -->" in text, label
     assert "SIMULATED" not in text
@@ -716,11 +781,37 @@ def test_the_scripts_need_only_the_standard_library(tmp_path: Path) -> None:
     assert done.returncode == 53, done.stderr
 
 
-def test_wrong_usage() -> None:
-    for words in (["--out", "x", "--only", "nothing"], ["--out", "x", "--scale", "0"], []):
+@pytest.mark.parametrize("program", [script, run_tensorflow])
+@pytest.mark.parametrize(
+    "words",
+    [[f"--{name}", value] for name in ("scale", "minutes") for value in ("0", "-1", "nan", "much")]
+    + [["--scale", "inf"], ["--case", "nothing"]],
+)
+def test_wrong_usage(program: ModuleType, words: list[str]) -> None:
+    for given in (["--out", "x", *words], words):
         with pytest.raises(SystemExit) as ended:
-            script.parse(words)
+            program.parse(given)
         assert ended.value.code == 2
+
+
+def test_a_folder_without_headers_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        script.parse(["--out", "x", "--cuda-include", str(tmp_path)])
+    assert ended.value.code == 2
+    assert f"{tmp_path} has neither cuda_runtime_api.h nor crt/host_defines.h" in capsys.readouterr().err
+    (tmp_path / "cuda_runtime_api.h").touch()
+    assert script.parse(["--out", "x", "--cuda-include", str(tmp_path)]).cuda_include == [tmp_path]
+
+
+@pytest.mark.parametrize("program", [script, run_tensorflow])
+def test_what_is_no_interpreter_is_said(
+    program: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["--out", str(tmp_path / "results"), "--python"]
+    for python in (tmp_path / "missing", tmp_path):
+        assert program.main([*words, str(python)]) == NoFramework.exit_code
+        assert f"{python} is no interpreter that can be run" in capsys.readouterr().err
+    assert not (tmp_path / "results").exists()
 
 
 @pytest.mark.parametrize("program", [script, run_tensorflow])
