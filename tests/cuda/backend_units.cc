@@ -4,8 +4,10 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cstdlib>
 #include <iterator>
+#include <string>
 #include <thread>
 
 #include "backend/cuda/cuda_ipc.h"
@@ -1098,11 +1100,28 @@ CASE(a_store_that_fails) {
   CHECK(!Program::accessible(other, page));
 }
 
+// What goes to stderr while it lives.
+class Said {
+ public:
+  Said() : before_(dup(2)) {
+    CHECK(pipe(ends_) == 0);
+    dup2(ends_[1], 2);
+  }
+
+  std::string end() {
+    dup2(before_, 2);
+    close(ends_[1]);
+    std::array<char, 4096> text = {};
+    return {text.data(), static_cast<std::size_t>(std::max<ssize_t>(read(ends_[0], text.data(), text.size()), 0))};
+  }
+
+ private:
+  const int before_;
+  int ends_[2] = {};
+};
+
 CASE(pinning_refused) {
-  int pipe_ends[2];
-  CHECK(pipe(pipe_ends) == 0);
-  const int stderr_before = dup(2);
-  dup2(pipe_ends[1], 2);
+  Said said;
   sim_set("pinned_limit", "0");
   Program program(1);
   const Slot slot = program.slot(34 * mib);
@@ -1113,12 +1132,20 @@ CASE(pinning_refused) {
   page_out(&program, 0, address, 34 * mib, slot, &copy);
   page_in(&program, 0, address, 34 * mib, slot, copy);
   expect(&program, 0, address, 34 * mib, 4);
-  dup2(stderr_before, 2);
-  char text[4096] = {};
-  CHECK(read(pipe_ends[0], text, sizeof text - 1) > 0);
-  CHECK(check::contains(text, "cannot be pinned"));
-  CHECK(check::contains(text, "ulimit -l"));
-  CHECK(std::strchr(text, '\n') == text + std::strlen(text) - 1);  // once
+  const std::string text = said.end();
+  CHECK(contains(text, "cannot be pinned"));
+  CHECK(contains(text, "ulimit -l"));
+  CHECK(std::count(text.begin(), text.end(), '\n') == 1);  // once
+}
+
+CASE(pinning_that_the_driver_does_not_do) {
+  Said said;
+  sim_fail("cuMemHostRegister", 0, 801);
+  Program program(1);
+  CHECK(program.slot(34 * mib).segment->at(0) == nullptr);
+  const std::string text = said.end();
+  CHECK(contains(text, "cannot be pinned"));
+  CHECK(contains(text, "NOT_SUPPORTED") && contains(text, "driver does not do that") && !contains(text, "ulimit"));
 }
 
 CASE(slabs_grow_while_copies_run) {

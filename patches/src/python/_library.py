@@ -48,6 +48,7 @@ _OF_A_KIND: dict[str, tuple[Any, list[Any]]] = {
     "enable": (ctypes.c_int, [ctypes.POINTER(Options), ctypes.c_uint64]),
     "disable": (ctypes.c_int, []),
     "enabled": (ctypes.c_int, []),
+    "min_size": (ctypes.c_uint64, []),  # bytes
     "pager": (_HANDLE, []),  # null before the first use; its blocks outlive disable
 }
 

@@ -275,7 +275,10 @@ def main() -> None:
     parser.add_argument("--out", type=Path)
     arguments = parser.parse_args()
     if arguments.out is not None:
-        arguments.out.mkdir(parents=True, exist_ok=True)
+        try:
+            arguments.out.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            parser.error(f"--out: {arguments.out} cannot be made a folder: {error.strerror}")
     predictor = script_predictor(parser, arguments)
     models = [*arguments.model, *(PROGRAMS if arguments.programs else ())] or MODELS
     results = predict(predictor, arguments.machine or machine.NAMES, models, arguments.out)

@@ -113,6 +113,23 @@ def check_an_operation_without_its_data_is_stopped() -> None:
     equal(tensors[2], kept)
 
 
+def check_an_operation_without_its_data_waits_once_for_the_driver() -> None:
+    enable(24 * MIB)
+    one, other, *rest = (away(data(8, seed)) for seed in range(4))
+    simulator().sim_fail(b"cuMemSetAccess", 0, NOT_READY)
+
+    def calls(use: Callable[[], object]) -> int:
+        before = int(simulator().sim_calls(b"cuMemSetAccess"))
+        with raises(RuntimeError, "LMS: the device failed to bring a block back", "NOT_READY"):
+            use()
+        return int(simulator().sim_calls(b"cuMemSetAccess")) - before
+
+    once = calls(one.zero_)
+    assert once > 10, once
+    assert calls(lambda: one.copy_(other)) == once
+    assert calls(lambda: torch._foreach_copy_([one, other], rest)) == once
+
+
 def check_disable_with_more_than_the_card_holds() -> None:
     simulate(memory=128 * MIB)
     values = [data(16, seed) for seed in range(12)]

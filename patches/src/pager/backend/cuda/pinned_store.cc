@@ -36,13 +36,14 @@ void pinned_place(char* base, std::size_t bytes, int node) {
   syscall(SYS_mbind, base, bytes, pinned_prefer_node, nodes.data(), nodes.size() * word_bits, 0);  // advice
 }
 
-void pinned_warn(const std::string& reason) {
+void pinned_warn(CudaResult result) {
   static std::atomic<bool> warned{false};
   if (!warned.exchange(true)) {
-    std::fprintf(stderr,
-                 "LMS: host memory cannot be pinned, so copies to and from the device are slower: %s; raise the limit "
-                 "on locked memory (ulimit -l) or the container's memory\n",
-                 reason.c_str());
+    const bool never = result == cuda::not_supported || result == cuda::not_permitted;
+    std::fprintf(stderr, "LMS: host memory cannot be pinned, so copies to and from the device are slower: %s; %s\n",
+                 cuda_failure().c_str(),
+                 never ? "this machine's driver does not do that"
+                       : "raise the limit on locked memory (ulimit -l) or the container's memory");
   }
 }
 
@@ -109,14 +110,17 @@ std::unique_ptr<PinnedMemory> PinnedMemory::make(std::shared_ptr<CudaDevice> dev
   pinned_place(base, bytes, device->numa_node());
   madvise(base, bytes, MADV_HUGEPAGE);
   bool pinned = false;
+  CudaResult result = cuda::success;
   {
     const CudaScope scope(*device);
-    pinned = scope.ok() && device->check(device->driver.mem_host_register(base, bytes, cuda::host_register_portable),
-                                         "cuMemHostRegister");
+    if (scope.ok()) {
+      result = device->driver.mem_host_register(base, bytes, cuda::host_register_portable);
+      pinned = device->check(result, "cuMemHostRegister");
+    }
   }
   auto made = std::make_unique<PinnedMemory>(std::move(device), base, bytes, pinned);
   if (!pinned) {
-    pinned_warn(cuda_failure());
+    pinned_warn(result);
   } else if (madvise(base, bytes, MADV_DONTFORK) != 0) {
     return nullptr;
   }

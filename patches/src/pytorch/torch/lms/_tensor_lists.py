@@ -13,9 +13,10 @@ while one group is computed with, the next one comes and the one before leaves.
 from __future__ import annotations
 
 import itertools
+import mmap
 import sys
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
@@ -31,6 +32,7 @@ if TYPE_CHECKING:
 
 
 _PARTS = {"cpu": 2, "cuda": 16}  # of the limit; a group may take one of them
+_PAGES = {"cpu": mmap.PAGESIZE, "cuda": 2 << 20}  # bytes; a managed tensor takes whole ones
 
 
 class _Calls(threading.local):
@@ -44,11 +46,36 @@ _calls = _Calls()
 _dispatch_modes: Callable[[], int] = getattr(torch._C, "_len_torch_dispatch_stack", int)
 
 
-def _shares() -> dict[torch.device, int]:
-    """The bytes that a group may take of each device with a limit."""
-    found = {torch.device(str(device)): device for device in _library.devices() if _library.enabled(device)}
-    limits = {device: _library.load().lms_limit(_library.pager(name)) for device, name in found.items()}
-    return {device: limit // _PARTS[device.type] for device, limit in limits.items()}
+class _Share(NamedTuple):
+    """What a group may take of a device, and from which size on a tensor takes whole pages. In bytes."""
+
+    most: int
+    min_size: int
+    page: int
+
+    def taken(self, nbytes: int) -> int:
+        """By a storage of so many bytes."""
+        return nbytes if nbytes < self.min_size else -(-nbytes // self.page) * self.page
+
+
+def _shares() -> dict[torch.device, _Share]:
+    """Of each device with a limit."""
+    library, found = _library.load(), {}
+    for device in filter(_library.enabled, _library.devices()):
+        key = torch.device(str(device))
+        most = library.lms_limit(_library.pager(device)) // _PARTS[key.type]
+        found[key] = _Share(most, _library.call(device, "min_size"), _PAGES[key.type])
+    return found
+
+
+def _fit(tensors: list[torch.Tensor], shares: dict[torch.device, _Share]) -> bool:
+    """Whether all of them together are one group's."""
+    needed = dict.fromkeys(shares, 0)
+    for tensor in tensors:
+        share = shares.get(tensor.device)
+        if share is not None:
+            needed[tensor.device] += share.taken(tensor.numel() * tensor.element_size())
+    return all(needed[device] <= share.most for device, share in shares.items())
 
 
 def _local(tensor: Any) -> torch.Tensor:
@@ -91,16 +118,17 @@ def _depend(parts: list[list[_Part]]) -> bool:
     return False
 
 
-def _ends(parts: list[list[_Part]], shares: dict[torch.device, int]) -> list[int]:
+def _ends(parts: list[list[_Part]], shares: dict[torch.device, _Share]) -> list[int]:
     """Where each group ends."""
     ends = []
     taken: dict[int, _Part] = {}  # the group's storages
     for index, each in enumerate(parts):
         with_next = {**taken, **{part.storage: part for part in each}}
-        needed: dict[torch.device, int] = {}
+        needed = dict.fromkeys(shares, 0)
         for part in with_next.values():
-            needed[part.device] = needed.get(part.device, 0) + part.storage_bytes
-        if taken and any(needed[device] > shares.get(device, needed[device]) for device in needed):
+            if part.device in shares:
+                needed[part.device] += shares[part.device].taken(part.storage_bytes)
+        if taken and any(needed[device] > share.most for device, share in shares.items()):
             ends.append(index)
             with_next = {part.storage: part for part in each}
         taken = with_next
@@ -123,7 +151,7 @@ def _groups(lists: _Lists, count: int) -> list[int]:
     """Where each group ends of lists that have `count` elements."""
     shares = _shares()
     tensors = [each for value in lists.values() for each in value if isinstance(each, torch.Tensor)]
-    if sum([tensor.numel() * tensor.element_size() for tensor in tensors]) <= min(shares.values(), default=0):
+    if _fit(tensors, shares):
         return [count]
     if not all(tensor.layout == torch.strided for tensor in tensors) or not _one_kernel(lists, count):
         return [count]  # sparse gradients make an optimizer treat all tensors in another way

@@ -66,14 +66,16 @@ void begin_lacking(size_t place) {
 }
 
 void end_lacking(size_t place) {
-  if (lacking_threads.load(std::memory_order_relaxed) > 0 && lacking.is && lacking.place == place) {
+  if (is_lacking() && lacking.place == place) {
     lacking = Lacking();
     lacking_threads.fetch_sub(1);
   }
 }
 
+bool is_lacking() { return lacking_threads.load(std::memory_order_relaxed) > 0 && lacking.is; }
+
 void throw_lacking() {
-  if (lacking_threads.load(std::memory_order_relaxed) > 0 && lacking.is) {
+  if (is_lacking()) {
     pending = PendingFailure();
     throw_status(lacking.status);
   }

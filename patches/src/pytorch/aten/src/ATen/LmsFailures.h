@@ -25,7 +25,10 @@ void keep_failure(const KnownDevice* device, lms::Status status);
 void begin_lacking(size_t place);
 void end_lacking(size_t place);
 
-// Throws the reason if the calling thread is in such an operation.
+// Whether the calling thread is in such an operation.
+bool is_lacking();
+
+// Throws the reason if it is.
 LMS_API void throw_lacking();
 
 // The one that was kept for the calling thread; ok when there is none.

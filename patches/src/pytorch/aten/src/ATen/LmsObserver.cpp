@@ -59,8 +59,8 @@ void begin_operation(const Operation& operation) {
   bool lacks_data = false;
   const auto hold = [&](const void* address, bool noticed_write, bool other_write) {
     const KnownDevice* known = find_device(address, count);
-    if (known == nullptr) {
-      return;
+    if (known == nullptr || (known->device.refuse_work != nullptr && is_lacking())) {
+      return;  // what is to be stopped needs no more, and each attempt may wait for the driver
     }
     Held held;
     held.device = static_cast<uint32_t>(position(known));
