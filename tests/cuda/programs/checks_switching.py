@@ -224,6 +224,16 @@ def check_one_device_switched_on_by_the_environment() -> None:
     assert torch.lms.limit("cuda:1") == torch.cuda.get_device_properties(1).total_memory // 4
 
 
+def check_what_the_environment_asks_for_and_a_device_does_not_have() -> None:
+    os.environ["TORCH_LMS"] = "cuda:limit=99TiB"
+    _environment.switch_on()
+    said = "is more than the 1073741824 bytes of memory (1 GiB) that 'cuda:0' has"
+    with raises(
+        Exception, "error: TORCH_LMS: limit: ", f"{said}\n\nCUDA call was originally invoked at:\n\n  TORCH_LMS=cuda"
+    ):
+        torch.cuda.init()
+
+
 # ------------------------------------------------------------------------------------------------ the older names
 
 

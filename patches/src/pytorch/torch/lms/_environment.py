@@ -12,7 +12,7 @@ torch calls :func:`switch_on` at the end of its import, if the variable is set. 
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import os
 import re
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -22,7 +22,7 @@ import torch
 from . import _arguments, _devices
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 VARIABLE = "TORCH_LMS"
 
@@ -122,19 +122,37 @@ def _enable(request: Request) -> None:
         torch.lms.enable(request.device, **arguments)
 
 
+@contextlib.contextmanager
+def _naming_the_variable() -> Iterator[None]:
+    try:
+        yield
+    except (TypeError, ValueError) as error:
+        raise ValueError(f"{VARIABLE}: {error}") from None
+    except (OSError, RuntimeError) as error:
+        raise RuntimeError(f"{VARIABLE}: {error}") from error
+
+
+def _enable_when_cuda_starts(request: Request) -> None:
+    def enable() -> None:
+        with _naming_the_variable():
+            _enable(request)
+
+    torch.cuda._lazy_call(enable)
+    calls = torch.cuda._queued_calls
+    if calls and calls[-1][0] is enable:
+        # Where the call comes from, which PyTorch tells when it fails; it would show the frames of the import.
+        calls[-1] = (enable, [f"  {VARIABLE}={os.environ[VARIABLE]}\n"])
+
+
 def switch_on() -> None:
     """Enables what the variable asks for.
 
     :raises ValueError, RuntimeError: something is wrong with it; the sentence begins with the variable's name.
     """
-    try:
+    with _naming_the_variable():
         for request in read(os.environ[VARIABLE]):
             check(request)
             if request.device.startswith("cuda"):
-                torch.cuda._lazy_call(functools.partial(_enable, request))
+                _enable_when_cuda_starts(request)
             else:
                 _enable(request)
-    except (TypeError, ValueError) as error:
-        raise ValueError(f"{VARIABLE}: {error}") from None
-    except (OSError, RuntimeError) as error:
-        raise RuntimeError(f"{VARIABLE}: {error}") from error
