@@ -7,6 +7,7 @@ import importlib
 import importlib.util
 import json
 import os
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -133,11 +134,23 @@ def test_it_goes_on_until_it_is_interrupted(
             raise KeyboardInterrupt
 
     monkeypatch.setattr(top.time, "sleep", pause)
+    monkeypatch.setattr(top, "_command", lambda pid: "train.py [/a] [red]" if pid == os.getpid() else "another")
     monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("LINES", "1000")  # for as many processes as may be there
     top.main(_options(top, "--interval", "2"))
     assert pauses == [2.0, 2.0, 2.0]
     text = capsys.readouterr().out
     assert str(os.getpid()) in text and "5 MiB" in text and "RESIDENT" in text
+    assert "train.py [/a] [red]" in text
+
+
+def test_a_program_that_is_an_argument_takes_one_line(top: ModuleType) -> None:
+    code = "import sys\n\nsys.stdin.read()  # \x1b[31mred\x07"
+    with subprocess.Popen([sys.executable, "-c", code, "a  b"], stdin=subprocess.PIPE) as running:
+        assert running.stdin is not None
+        said = top._command(running.pid)
+        running.stdin.close()
+    assert said == f"{Path(sys.executable).name} -c import sys sys.stdin.read() # [31mred a b"
 
 
 @pytest.mark.parametrize("words", [["--json"], ["--once", "--interval", "0"]])

@@ -123,7 +123,10 @@ def _command(pid: int) -> str:
             words = file.read().decode(errors="replace").split("\0")
     except OSError:
         return "?"
-    return " ".join([os.path.basename(words[0]), *words[1:]]).strip()
+    text = " ".join([os.path.basename(words[0]), *words[1:]])
+    return " ".join(
+        "".join(each if each.isprintable() else " " for each in text).split()
+    )  # a program may be an argument
 
 
 _TITLES = ("PID", "DEVICE", "LIMIT", "RESIDENT", "ALLOCATED", "AWAY", "IN/s", "OUT/s", "STALL", "COMMAND")
@@ -172,6 +175,7 @@ def _watch(interval: float) -> None:
     try:
         from rich.live import Live
         from rich.table import Table
+        from rich.text import Text
     except ImportError:
         for found in _looks(interval):
             print(_plain(found), end="\n\n", flush=True)
@@ -185,5 +189,5 @@ def _watch(interval: float) -> None:
             table.columns[-1].overflow = "ellipsis"
             table.columns[-1].no_wrap = True
             for row in found:
-                table.add_row(*_cells(row))
+                table.add_row(*map(Text, _cells(row)))  # as it is: a command may look like markup
             live.update(table, refresh=True)
