@@ -65,14 +65,20 @@ def parse(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument(
         "--simulated", action="store_true", help="without a GPU: on the simulated CUDA, up to where kernels start"
     )
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    if options.case and "correctness" not in (options.only or PARTS):
+        parser.error("--case is for the part correctness, which --only leaves out")
+    return options
 
 
 def add_amounts(parser: argparse.ArgumentParser) -> None:
     """The options --scale and --minutes, for run_tensorflow.py too."""
 
     def positive(text: str) -> float:
-        value = float(text)
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is no number") from None
         if not value > 0:
             raise argparse.ArgumentTypeError(f"{text} is not a number above 0")
         return value

@@ -432,8 +432,15 @@ CASE(a_device_that_stays_busy) {
   const Slot slot = program.slot(34 * mib);
   Uses copy;
   sim_fail("cuMemUnmap", 0, 600);
-  CHECK(!program.backend->page_out(address, 34 * mib, slot, true, program.uses(0), &copy));
-  CHECK(contains(program.backend->failure(), "cuMemUnmap"));
+  const auto tries = [&] {
+    const std::uint64_t before = sim_calls("cuMemUnmap");
+    CHECK(!program.backend->page_out(address, 34 * mib, slot, true, program.uses(0), &copy));
+    CHECK(contains(program.backend->failure(), "cuMemUnmap"));
+    CHECK(!program.backend->lacked_memory());
+    return sim_calls("cuMemUnmap") - before;
+  };
+  CHECK_EQ(tries(), 17);  // 20 us, doubled up to 0.7 s
+  CHECK_EQ(tries(), 6);   // an operation may have many blocks to wait for
   sim_fail_clear();
   expect(&program, 0, address, 34 * mib, 7);
   page_out(&program, 0, address, 34 * mib, slot, &copy);
@@ -446,7 +453,10 @@ CASE(a_device_that_stays_busy) {
     CHECK(contains(program.backend->failure(), function));
     sim_fail_clear();
   }
-  page_in(&program, 0, address, 34 * mib, slot, copy);
+  page_in(&program, 0, address, 34 * mib, slot, copy);  // which is answered
+  sim_fail("cuMemUnmap", 0, 600);
+  CHECK_EQ(tries(), 17);
+  sim_fail_clear();
   expect(&program, 0, address, 34 * mib, 7);
 }
 

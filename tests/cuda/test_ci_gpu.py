@@ -787,11 +787,22 @@ def test_the_scripts_need_only_the_standard_library(tmp_path: Path) -> None:
     [[f"--{name}", value] for name in ("scale", "minutes") for value in ("0", "-1", "nan", "much")]
     + [["--scale", "inf"], ["--case", "nothing"]],
 )
-def test_wrong_usage(program: ModuleType, words: list[str]) -> None:
+def test_wrong_usage(program: ModuleType, words: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     for given in (["--out", "x", *words], words):
         with pytest.raises(SystemExit) as ended:
             program.parse(given)
         assert ended.value.code == 2
+        assert "invalid positive" not in capsys.readouterr().err
+
+
+def test_a_case_of_a_part_that_is_left_out_is_wrong_usage(capsys: pytest.CaptureFixture[str]) -> None:
+    words = ["--out", "x", "--case", "odd", "--only", "mapping"]
+    with pytest.raises(SystemExit) as ended:
+        script.parse(words)
+    assert ended.value.code == 2
+    assert "--case is for the part correctness" in capsys.readouterr().err
+    assert script.parse([*words, "--only", "correctness"]).case == ["odd"]
+    assert script.parse(words[:4]).case == ["odd"]
 
 
 def test_a_folder_without_headers_is_wrong_usage(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -189,6 +189,8 @@ def test_the_script_for_a_program(cuda_python: Path, simulated_cuda: Path, tmp_p
     [
         (["--python", sys.executable], "which program?"),
         (["--python", "/no/such/python", "program.py"], "there is no interpreter /no/such/python"),
+        (["--python", "/bin/true", "program.py"], "/bin/true is no interpreter of Python"),
+        (["--python", "/bin/false", "program.py"], "/bin/false cannot import torch: it ended with exit code 1"),
         (["--python", sys.executable, "-o", "lazy", "program.py"], "-o lazy: an option has a value"),
         (["--python", "{without_torch}", "program.py"], "cannot import torch: ModuleNotFoundError: No module named"),
     ],

@@ -386,12 +386,12 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   // Counted first: the lock may be let go meanwhile.
   device_bytes_ += bytes;
   while (!backend_->map(block->address, bytes, user)) {
-    status = refused("map pages", bytes);
-    if (!reclaim_after_refusal(&lock)) {
+    const Refusal refusal(*backend_);
+    if (!refusal.lacked_memory || !reclaim_after_refusal(&lock)) {
       device_bytes_ -= bytes;
       arena_->remove(block);
       blocks_.put_back(block);
-      return status;
+      return refused("map pages", bytes, refusal);
     }
   }
   counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
@@ -929,7 +929,7 @@ Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
       status = Status(LMS_STORE_FAILED, copies_.error());
     } else if (!backend_->protect(block->address, block->bytes, Access::read_only)) {
       // From here on a write that nothing announced faults, and waits until the block has left.
-      status = refused("protect pages", block->bytes);
+      status = refused("protect pages", block->bytes, Refusal(*backend_));
     } else {
       ++copying_;
       lock->unlock();
@@ -962,7 +962,7 @@ Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
   } else {
     // Nothing is lost: the block stays as it was.
     if (status.ok()) {
-      status = refused("give pages back", block->bytes);
+      status = refused("give pages back", block->bytes, Refusal(*backend_));
     } else {
       ++counts_.store_failures;
     }
@@ -988,30 +988,33 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   Status status = reclaim_for(lock, block->bytes, reach);
   bool arrived = false;
   if (status.ok()) {
-    device_bytes_ += block->bytes;  // first: the lock is let go, and the device may refuse
+    // First: the lock is let go, and the device may refuse.
+    device_bytes_ += block->bytes;
     const std::uint64_t resident = resident_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes;
-    pager_raise_to(&resident_bytes_peak_, resident);
     const Uses saved = block->copy;
     Uses copy;
-    bool refused_pages = true;
+    Refusal refusal;
+    bool again = false;
     do {
-      refused_pages = false;
+      bool refused_pages = false;
       ++copying_;
       lock->unlock();
       arrived = backend_->copy_in(block->address, block->bytes, block->slot,
                                   write ? Access::read_write : Access::read_only, saved, &copy, &refused_pages);
       const int error_number = errno;
-      if (!arrived) {
-        errno = error_number;
-        status = refused_pages   ? refused("map pages", block->bytes)
-                 : asynchronous_ ? device_failed("bring a block back")
-                                 : Status(LMS_STORE_FAILED, block->slot.store->failure("read", error_number));
-      }
       lock->lock();
       --copying_;
-    } while (!arrived && refused_pages && reach != Reach::cached && reclaim_after_refusal(lock));
+      if (!arrived && !refused_pages) {
+        status = asynchronous_ ? device_failed("bring a block back")
+                               : Status(LMS_STORE_FAILED, block->slot.store->failure("read", error_number));
+      } else if (!arrived) {
+        errno = error_number;
+        refusal = Refusal(*backend_);
+      }
+      again = !arrived && refused_pages && reach != Reach::cached && reclaim_after_refusal(lock);
+    } while (again);
     if (arrived) {
-      status = Status();
+      pager_raise_to(&resident_bytes_peak_, resident);
       counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
       block->copy = copy;
       // Every earlier use was over when it left; the copy is the first of the new ones.
@@ -1024,6 +1027,9 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
       device_bytes_ -= block->bytes;
       resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
       ++counts_.store_failures;
+      if (status.ok()) {
+        status = refused("map pages", block->bytes, refusal);
+      }
     }
   }
   if (arrived) {
@@ -1066,7 +1072,7 @@ void Pager::page_out_some(Lock* lock) {
 // The block is resident and clean, and will be written: its copy is out of date from now on.
 Status Pager::make_writable(Block* block) {
   if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
-    return refused("make pages writable", block->bytes);
+    return refused("make pages writable", block->bytes, Refusal(*backend_));
   }
   copies_.release(block);
   block->word.fetch_and(~word::clean);
@@ -1142,19 +1148,26 @@ Status Pager::restore_all() {
   return {};
 }
 
-Status Pager::device_failed(const char* what) const {
-  return Status(LMS_DEVICE_FAILED, std::string("the device failed to ") + what + ": " + backend_->failure());
+Status Pager::device_failed(const char* what) const { return device_failed(what, backend_->failure()); }
+
+Status Pager::device_failed(const char* what, const std::string& reason) {
+  return Status(LMS_DEVICE_FAILED, std::string("the device failed to ") + what + ": " + reason);
 }
 
-// Called right after the backend's failure, on the same thread.
-Status Pager::refused(const char* what, std::uint64_t bytes) const {
-  if (asynchronous_) {
-    return Status(LMS_OUT_OF_MEMORY, std::string("the device refuses to ") + what + " (" + std::to_string(bytes) +
-                                         " bytes): " + backend_->failure() +
-                                         "; lower the limit, or let other programs use less of the device");
+// With the lock.
+Status Pager::refused(const char* what, std::uint64_t bytes, const Refusal& refusal) const {
+  if (!refusal.lacked_memory) {
+    return device_failed(what, refusal.reason);
   }
-  return Status(LMS_OUT_OF_MEMORY, std::string("the system refuses to ") + what + " (" + std::to_string(bytes) +
-                                       " bytes): " + backend_->failure());
+  if (!asynchronous_) {
+    return Status(LMS_OUT_OF_MEMORY, std::string("the system refuses to ") + what + " (" + std::to_string(bytes) +
+                                         " bytes): " + refusal.reason);
+  }
+  return Status(LMS_OUT_OF_MEMORY, std::string("the device refuses to ") + what + " (" + report::request(bytes) +
+                                       "): " + refusal.reason + ", with " +
+                                       report::whereabouts(blocks_, resident_bytes_.load(std::memory_order_relaxed),
+                                                           allocated_bytes_.load(std::memory_order_relaxed)) +
+                                       "; make the largest operation smaller, or let others use less of the device");
 }
 
 Status Pager::out_of_memory(std::uint64_t bytes) const {

@@ -161,6 +161,15 @@ class LMS_API Pager final : private BlockSource, private Registered {
     other  // the program asks for it, or mappings are short; memory is not, so no plan has to bring anything back
   };
 
+  // Why the backend refused pages, read right after it did, on the same thread.
+  struct Refusal {
+    Refusal() = default;
+    explicit Refusal(const Backend& backend) : reason(backend.failure()), lacked_memory(backend.lacked_memory()) {}
+
+    std::string reason;
+    bool lacked_memory = true;
+  };
+
   Pager(std::unique_ptr<Backend> backend, std::unique_ptr<Arena> arena);
 
   std::size_t pin_for_call(const void* address, bool write, Pin* pin) override;
@@ -206,8 +215,9 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status order(Lock* lock, Block* block, StreamId user);
   Status make_writable(Block* block);
   void release_ranges();
-  Status refused(const char* what, std::uint64_t bytes) const;
+  Status refused(const char* what, std::uint64_t bytes, const Refusal& refusal) const;
   Status device_failed(const char* what) const;
+  static Status device_failed(const char* what, const std::string& reason);
   Status check_limit(std::uint64_t limit) const;
   void store_limit(std::uint64_t limit) {
     limit_.store(limit, std::memory_order_relaxed);

@@ -52,8 +52,12 @@ std::string running_operation() {
   return found == nullptr ? "" : found;
 }
 
-std::string out_of_memory(const BlockTable& blocks, std::uint64_t bytes, std::uint64_t limit, std::uint64_t resident,
-                          std::uint64_t allocated) {
+std::string request(std::uint64_t bytes) {
+  const std::string operation = running_operation();
+  return std::to_string(bytes) + " bytes requested" + (operation.empty() ? "" : " in " + operation);
+}
+
+std::string whereabouts(const BlockTable& blocks, std::uint64_t resident, std::uint64_t allocated) {
   std::uint64_t pinned = 0;
   std::uint64_t protected_or_unseen = 0;
   for (BlockId id = 0; id < blocks.end(); ++id) {
@@ -63,13 +67,15 @@ std::string out_of_memory(const BlockTable& blocks, std::uint64_t bytes, std::ui
       (word::pins(found) > 0 ? pinned : protected_or_unseen) += block.bytes;
     }
   }
-  const std::string operation = running_operation();
-  return "out of memory under the limit: " + std::to_string(bytes) + " bytes requested" +
-         (operation.empty() ? "" : " in " + operation) + ", limit " + std::to_string(limit) + ", resident " +
-         std::to_string(resident) + " (pinned by operations or views " + std::to_string(pinned) +
+  return "resident " + std::to_string(resident) + " (pinned by operations or views " + std::to_string(pinned) +
          ", protected by a running operation or not yet seen as a tensor " + std::to_string(protected_or_unseen) +
-         "), away " + std::to_string(allocated - resident) +
-         " bytes; raise the limit, or make the largest operation smaller";
+         "), away " + std::to_string(allocated - resident) + " bytes";
+}
+
+std::string out_of_memory(const BlockTable& blocks, std::uint64_t bytes, std::uint64_t limit, std::uint64_t resident,
+                          std::uint64_t allocated) {
+  return "out of memory under the limit: " + request(bytes) + ", limit " + std::to_string(limit) + ", " +
+         whereabouts(blocks, resident, allocated) + "; raise the limit, or make the largest operation smaller";
 }
 
 }  // namespace report

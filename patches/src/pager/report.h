@@ -31,7 +31,13 @@ using NameOperation = const char* (*)();
 void set_name_operation(NameOperation name);
 std::string running_operation();
 
-// The sentence for a request of `bytes` that would pass the limit; `resident` and `allocated` are bytes of live blocks.
+// Of a request of `bytes`: how many they are, and what the thread runs.
+std::string request(std::uint64_t bytes);
+
+// What is resident, by what keeps it there, and away. `resident` and `allocated` are bytes of live blocks.
+std::string whereabouts(const BlockTable& blocks, std::uint64_t resident, std::uint64_t allocated);
+
+// The sentence for a request of `bytes` that would pass the limit.
 std::string out_of_memory(const BlockTable& blocks, std::uint64_t bytes, std::uint64_t limit, std::uint64_t resident,
                           std::uint64_t allocated);
 

@@ -60,8 +60,12 @@ class UnusableError(Exception):
 def torch_of(python: Path) -> Torch:
     asked = subprocess.run([python, "-c", _ASK], capture_output=True, text=True, check=False)
     if asked.returncode != 0:
-        raise UnusableError(f"{python} cannot import torch: {asked.stderr.strip().splitlines()[-1]}")
-    return Torch(*json.loads(asked.stdout))
+        said = asked.stderr.strip().splitlines() or [f"it ended with exit code {asked.returncode}"]
+        raise UnusableError(f"{python} cannot import torch: {said[-1]}")
+    try:
+        return Torch(*json.loads(asked.stdout))
+    except (ValueError, TypeError):
+        raise UnusableError(f"{python} is no interpreter of Python") from None
 
 
 def for_script(python: str, options: Mapping[str, object] | None = None) -> tuple[Path, dict[str, str]]:

@@ -124,14 +124,14 @@ def check_an_operation_without_its_data_waits_once_for_the_driver() -> None:
             use()
         return int(simulator().sim_calls(b"cuMemSetAccess")) - before
 
-    once = calls(lambda: torch.lms.pin(one).__enter__())
-    assert once > 10, once
     uses: list[Callable[[], object]] = [
+        lambda: torch.lms.pin(one).__enter__(),
         one.zero_,
         lambda: one.copy_(other),
         lambda: torch._foreach_copy_([one, other], rest),
     ]
-    assert [calls(use) for use in uses] == [once] * 3
+    first, *others = (calls(use) for use in uses)
+    assert first == 17 and others == [6] * 3, (first, others)  # after the first that waited in vain, for less long
 
 
 def check_disable_with_more_than_the_card_holds() -> None:

@@ -71,6 +71,9 @@ class Backend {
   // backend that sets it.
   virtual std::string failure() const = 0;
 
+  // Whether that was for lack of memory. If not, to make room does not help.
+  virtual bool lacked_memory() const { return true; }
+
   // ---- order
 
   // The clock of stamps. Takes no lock.

@@ -53,6 +53,7 @@ class CudaBackendImpl final : public CudaBackend {
   bool protects() const override { return protects_; }
   bool crowded() override { return false; }
   std::string failure() const override { return cuda_failure(); }
+  bool lacked_memory() const override { return cuda_last_result() == cuda::out_of_memory; }
 
   StreamId stream(std::uintptr_t handle, bool lasting) override { return streams_.number(handle, lasting); }
   bool lasting(StreamId stream) const override { return streams_.lasting(stream); }
@@ -293,8 +294,9 @@ bool CudaBackendImpl::map_range(char* address, Range* range) {
   }
   if (done > 0) {
     const std::string reason = cuda_failure();
+    const CudaResult result = cuda_last_result();
     device_->unmap(cuda_address(address), done);
-    return cuda_fail(reason);
+    return cuda_fail(reason, result);
   }
   return false;
 }

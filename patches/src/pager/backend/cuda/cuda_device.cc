@@ -18,6 +18,7 @@ namespace {
 std::atomic<bool> cuda_is_forked{false};
 
 using CudaFailure = ThreadText<CudaDevice>;
+thread_local CudaResult cuda_result = cuda::success;
 
 const char* cuda_advice(CudaResult result) {
   switch (result) {
@@ -32,15 +33,23 @@ const char* cuda_advice(CudaResult result) {
 }
 
 // Calls until the device is ready, or has not been for too long. Reports of the answer say no more than that it goes
-// away: the first pauses are as short as the calls, all of them together are 1.3 s.
+// away: the first pauses are as short as the calls, all of them together are 1.3 s. After a call that waited in vain,
+// others wait for a millisecond only, until one is answered: an operation may need many.
 template <typename Call>
-CudaResult cuda_until_ready(Call call) {
+CudaResult cuda_until_ready(std::atomic<bool>* never_ready, Call call) {
   constexpr std::chrono::microseconds first{20};
   constexpr std::chrono::microseconds longest{700000};
+  constexpr std::chrono::microseconds longest_in_vain{500};
   CudaResult result = call();
-  for (auto pause = first; result == cuda::not_ready && pause <= longest; pause *= 2) {
-    std::this_thread::sleep_for(pause);
-    result = call();
+  if (result == cuda::not_ready) {
+    const auto end = never_ready->load(std::memory_order_relaxed) ? longest_in_vain : longest;
+    for (auto pause = first; result == cuda::not_ready && pause <= end; pause *= 2) {
+      std::this_thread::sleep_for(pause);
+      result = call();
+    }
+    never_ready->store(result == cuda::not_ready, std::memory_order_relaxed);
+  } else if (never_ready->load(std::memory_order_relaxed)) {
+    never_ready->store(false, std::memory_order_relaxed);
   }
   return result;
 }
@@ -49,8 +58,11 @@ CudaResult cuda_until_ready(Call call) {
 
 std::string cuda_failure() { return CudaFailure::get(); }
 
-bool cuda_fail(std::string sentence) {
+CudaResult cuda_last_result() { return cuda_result; }
+
+bool cuda_fail(std::string sentence, CudaResult result) {
   CudaFailure::set(std::move(sentence));
+  cuda_result = result;
   return false;
 }
 
@@ -105,25 +117,27 @@ CudaDevice::~CudaDevice() {
 }
 
 bool CudaDevice::map(CudaAddress address, std::size_t bytes, CudaMemory memory) const {
-  return check(cuda_until_ready([&] { return driver.mem_map(address, bytes, 0, memory, 0); }), "cuMemMap");
+  return check(cuda_until_ready(&never_ready_, [&] { return driver.mem_map(address, bytes, 0, memory, 0); }),
+               "cuMemMap");
 }
 
 bool CudaDevice::set_access(CudaAddress address, std::size_t bytes, const cuda::AccessDescription* access,
                             std::size_t count) const {
-  return check(cuda_until_ready([&] { return driver.mem_set_access(address, bytes, access, count); }),
+  return check(cuda_until_ready(&never_ready_, [&] { return driver.mem_set_access(address, bytes, access, count); }),
                "cuMemSetAccess");
 }
 
 bool CudaDevice::unmap(CudaAddress address, std::size_t bytes) const {
-  return check(cuda_until_ready([&] { return driver.mem_unmap(address, bytes); }), "cuMemUnmap");
+  return check(cuda_until_ready(&never_ready_, [&] { return driver.mem_unmap(address, bytes); }), "cuMemUnmap");
 }
 
 bool CudaDevice::check(CudaResult result, const char* function) const {
   if (result == cuda::success) {
     return true;
   }
-  return cuda_fail(std::string(function) + " failed on CUDA device " + std::to_string(ordinal) + " with " +
-                   driver.name(result));
+  return cuda_fail(
+      std::string(function) + " failed on CUDA device " + std::to_string(ordinal) + " with " + driver.name(result),
+      result);
 }
 
 int CudaDevice::attribute(int which) const {

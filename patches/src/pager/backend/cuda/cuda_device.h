@@ -4,6 +4,7 @@
 #ifndef LMS_CUDA_DEVICE_H
 #define LMS_CUDA_DEVICE_H
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -43,6 +44,9 @@ class CudaDevice {
   const int ordinal;
   const CudaDeviceId id;
   const CudaContext context;
+
+ private:
+  mutable std::atomic<bool> never_ready_{false};  // the last call that answered so answered so to the end
 };
 
 // The span of some calls to the driver: the device's context is current, whatever the thread had before, and calls that
@@ -64,9 +68,10 @@ class CudaScope {
   int mode_;
 };
 
-// This thread's last failure, as the rest of a sentence.
+// This thread's last failure, as the rest of a sentence, and what the driver answered; success when it was not asked.
 std::string cuda_failure();
-bool cuda_fail(std::string sentence);  // sets it; false
+CudaResult cuda_last_result();
+bool cuda_fail(std::string sentence, CudaResult result = cuda::success);  // sets both; false
 
 // In a forked child the driver must not be called.
 void cuda_set_forked();

@@ -27,7 +27,9 @@ enum : CudaResult {
   no_device = 100,
   invalid_device = 101,
   invalid_value = 1,
+  first_of_lost = 700,  // with the context: an illegal address, an assertion of a kernel, a kernel that failed
   context_is_destroyed = 709,
+  last_of_lost = 719,
   invalid_handle = 400,
   not_ready = 600,
   not_permitted = 800,

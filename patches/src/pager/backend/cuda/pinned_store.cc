@@ -38,7 +38,8 @@ void pinned_place(char* base, std::size_t bytes, int node) {
 
 void pinned_warn(CudaResult result) {
   static std::atomic<bool> warned{false};
-  if (!warned.exchange(true)) {
+  const bool is_lost = result >= cuda::first_of_lost && result <= cuda::last_of_lost;  // which others say
+  if (!is_lost && !warned.exchange(true)) {
     const bool never = result == cuda::not_supported || result == cuda::not_permitted;
     std::fprintf(stderr, "LMS: host memory cannot be pinned, so copies to and from the device are slower: %s; %s\n",
                  cuda_failure().c_str(),
@@ -110,17 +111,14 @@ std::unique_ptr<PinnedMemory> PinnedMemory::make(std::shared_ptr<CudaDevice> dev
   pinned_place(base, bytes, device->numa_node());
   madvise(base, bytes, MADV_HUGEPAGE);
   bool pinned = false;
-  CudaResult result = cuda::success;
   {
     const CudaScope scope(*device);
-    if (scope.ok()) {
-      result = device->driver.mem_host_register(base, bytes, cuda::host_register_portable);
-      pinned = device->check(result, "cuMemHostRegister");
-    }
+    pinned = scope.ok() && device->check(device->driver.mem_host_register(base, bytes, cuda::host_register_portable),
+                                         "cuMemHostRegister");
   }
   auto made = std::make_unique<PinnedMemory>(std::move(device), base, bytes, pinned);
   if (!pinned) {
-    pinned_warn(result);
+    pinned_warn(cuda_last_result());
   } else if (madvise(base, bytes, MADV_DONTFORK) != 0) {
     return nullptr;
   }
