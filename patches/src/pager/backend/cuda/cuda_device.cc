@@ -34,22 +34,22 @@ const char* cuda_advice(CudaResult result) {
 
 // Calls until the device is ready, or has not been for too long. Reports of the answer say no more than that it goes
 // away: the first pauses are as short as the calls, all of them together are 1.3 s. After a call that waited in vain,
-// others wait for a millisecond only, until one is answered: an operation may need many.
+// the function's next ones wait for a millisecond only, until one is answered: an operation may need many.
 template <typename Call>
-CudaResult cuda_until_ready(std::atomic<bool>* never_ready, Call call) {
+CudaResult cuda_until_ready(std::atomic<bool>* in_vain, Call call) {
   constexpr std::chrono::microseconds first{20};
   constexpr std::chrono::microseconds longest{700000};
   constexpr std::chrono::microseconds longest_in_vain{500};
   CudaResult result = call();
   if (result == cuda::not_ready) {
-    const auto end = never_ready->load(std::memory_order_relaxed) ? longest_in_vain : longest;
+    const auto end = in_vain->load(std::memory_order_relaxed) ? longest_in_vain : longest;
     for (auto pause = first; result == cuda::not_ready && pause <= end; pause *= 2) {
       std::this_thread::sleep_for(pause);
       result = call();
     }
-    never_ready->store(result == cuda::not_ready, std::memory_order_relaxed);
-  } else if (never_ready->load(std::memory_order_relaxed)) {
-    never_ready->store(false, std::memory_order_relaxed);
+    in_vain->store(result == cuda::not_ready, std::memory_order_relaxed);
+  } else if (in_vain->load(std::memory_order_relaxed)) {
+    in_vain->store(false, std::memory_order_relaxed);
   }
   return result;
 }
@@ -117,18 +117,19 @@ CudaDevice::~CudaDevice() {
 }
 
 bool CudaDevice::map(CudaAddress address, std::size_t bytes, CudaMemory memory) const {
-  return check(cuda_until_ready(&never_ready_, [&] { return driver.mem_map(address, bytes, 0, memory, 0); }),
+  return check(cuda_until_ready(&map_in_vain_, [&] { return driver.mem_map(address, bytes, 0, memory, 0); }),
                "cuMemMap");
 }
 
 bool CudaDevice::set_access(CudaAddress address, std::size_t bytes, const cuda::AccessDescription* access,
                             std::size_t count) const {
-  return check(cuda_until_ready(&never_ready_, [&] { return driver.mem_set_access(address, bytes, access, count); }),
-               "cuMemSetAccess");
+  return check(
+      cuda_until_ready(&set_access_in_vain_, [&] { return driver.mem_set_access(address, bytes, access, count); }),
+      "cuMemSetAccess");
 }
 
 bool CudaDevice::unmap(CudaAddress address, std::size_t bytes) const {
-  return check(cuda_until_ready(&never_ready_, [&] { return driver.mem_unmap(address, bytes); }), "cuMemUnmap");
+  return check(cuda_until_ready(&unmap_in_vain_, [&] { return driver.mem_unmap(address, bytes); }), "cuMemUnmap");
 }
 
 bool CudaDevice::check(CudaResult result, const char* function) const {

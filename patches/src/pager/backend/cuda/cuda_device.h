@@ -46,7 +46,10 @@ class CudaDevice {
   const CudaContext context;
 
  private:
-  mutable std::atomic<bool> never_ready_{false};  // the last call that answered so answered so to the end
+  // Whether the function's last call was still told that the device is not ready when it gave up.
+  mutable std::atomic<bool> map_in_vain_{false};
+  mutable std::atomic<bool> set_access_in_vain_{false};
+  mutable std::atomic<bool> unmap_in_vain_{false};
 };
 
 // The span of some calls to the driver: the device's context is current, whatever the thread had before, and calls that
