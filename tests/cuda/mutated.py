@@ -42,18 +42,32 @@ def mutants() -> list[Mutant]:
     return [Mutant(**row) for row in catalogue.read_toml(TABLE)["mutant"]]
 
 
+def mutated_files(tag_name: str) -> dict[str, bytes]:
+    """The files that LMS adds to a tag, with all mutants in them."""
+    patches = paths.patches_folder()
+    files = {str(path): data for path, data in series.new_files(patches, _tag(tag_name)).items()}
+    for mutant in mutants():
+        source = files[mutant.file].decode()
+        assert source.count(mutant.text) == 1, f"{mutant.name}: {source.count(mutant.text)} times in {mutant.file}"
+        source = source.replace(mutant.text, mutant.mutant.replace("MUTANT", f'lms_test_mutant("{mutant.name}")'))
+        files[mutant.file] = (source if source.startswith(_ASKS) else _ASKS + source).encode()
+    return files
+
+
+def _tag(name: str) -> catalogue.Tag:
+    return catalogue.find_tag(paths.patches_folder(), name, "pytorch")
+
+
 def build(tag_name: str, installed: Path, folder: Path) -> Path:
     """The folder to put before all others in PYTHONPATH: links to `installed`, a folder of packages with torch, but for the
     libraries of LMS.
     """
     patches = paths.patches_folder()
-    tag = catalogue.find_tag(patches, tag_name, "pytorch")
+    tag = _tag(tag_name)
     patched = folder / "patched"
-    for path, data in series.new_files(patches, tag).items():
+    for path, data in mutated_files(tag_name).items():
         (patched / path).parent.mkdir(parents=True, exist_ok=True)
         (patched / path).write_bytes(data)
-    for mutant in mutants():
-        _mutate(patched / mutant.file, mutant)
     graft = series.read_series(patches, tag).graft
     runtime = cuda.unpack(patches, tag.cuda, paths.cache_folder(), folder / "cuda")
     tree = compilation.Tree(patched, installed, runtime)
@@ -73,10 +87,3 @@ def build(tag_name: str, installed: Path, folder: Path) -> Path:
         (target / name).unlink()
         shutil.copyfile(library, target / name)
     return target
-
-
-def _mutate(path: Path, mutant: Mutant) -> None:
-    source = path.read_text()
-    assert source.count(mutant.text) == 1, f"{mutant.name}: {source.count(mutant.text)} times in {mutant.file}"
-    source = source.replace(mutant.text, mutant.mutant.replace("MUTANT", f'lms_test_mutant("{mutant.name}")'))
-    path.write_text(source if source.startswith(_ASKS) else _ASKS + source)

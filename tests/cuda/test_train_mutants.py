@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 
 import mutated
+import upstream_files
 from checks import RUNNER
 from operators import build as operators_build
 
@@ -51,6 +52,12 @@ def outcomes(
 
     with ThreadPoolExecutor(AT_ONCE) as pool:
         return dict(zip(selected, pool.map(run, selected), strict=True))
+
+
+def test_every_mutant_has_its_place_in_the_sources() -> None:
+    """The quick one, for who changes these: without it the build of all of them fails, near the end of a run."""
+    files = mutated.mutated_files(upstream_files.TAG)
+    assert all(f'lms_test_mutant("{mutant.name}")' in files[mutant.file].decode() for mutant in mutated.mutants())
 
 
 @pytest.mark.parametrize("name", RUNS)

@@ -145,12 +145,13 @@ def test_it_goes_on_until_it_is_interrupted(
 
 
 def test_a_program_that_is_an_argument_takes_one_line(top: ModuleType) -> None:
-    code = "import sys\n\nsys.stdin.read()  # \x1b[31mred\x07"
-    with subprocess.Popen([sys.executable, "-c", code, "a  b"], stdin=subprocess.PIPE) as running:
-        assert running.stdin is not None
+    code = "print(flush=True)\n\ninput()  # \x1b[31mred\x07"
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", code, "a  b"], stdin=pipe, stdout=pipe) as running:
+        assert running.stdout is not None and running.stdout.readline()  # before, it may be another program still
         said = top._command(running.pid)
-        running.stdin.close()
-    assert said == f"{Path(sys.executable).name} -c import sys sys.stdin.read() # [31mred a b"
+        running.communicate(b"\n")
+    assert said == f"{Path(sys.executable).name} -c print(flush=True) input() # [31mred a b"
 
 
 @pytest.mark.parametrize("words", [["--json"], ["--once", "--interval", "0"]])
