@@ -12,7 +12,7 @@ import process
 
 from lmsbuild.errors import MissingProgram, NoFramework, ProgramFailed
 
-_START = 300  # seconds: importing torch from a cold disk takes long
+_START = 300  # seconds: importing a framework from a cold disk takes long
 
 
 @dataclass(frozen=True)
@@ -39,16 +39,23 @@ class Torch:
         return found
 
 
-def look(python: Path, environment: Mapping[str, str]) -> Torch:
-    """Asks the interpreter. Raises NoFramework when there is none, or it has no torch, or one that is not for CUDA."""
+def ask(python: Path, program: str, environment: Mapping[str, str], framework: str) -> dict[str, Any]:
+    """What a program says of the interpreter's framework. Raises NoFramework when there is no interpreter, or no such."""
     try:
-        facts = process.run([python, process.PROGRAMS / "about.py"], environment, _START)
+        return process.run([python, process.PROGRAMS / program], environment, _START)
     except MissingProgram:
         raise NoFramework(
-            f"{python} is no interpreter that can be run: name one that has torch with --python"
+            f"{python} is no interpreter that can be run: name one that has {framework} with --python"
         ) from None
     except ProgramFailed as error:
-        raise NoFramework(f"{python} cannot import torch: install a CUDA wheel of it first\n    {error}") from None
+        raise NoFramework(
+            f"{python} cannot import {framework}: install a CUDA wheel of it first\n    {error}"
+        ) from None
+
+
+def look(python: Path, environment: Mapping[str, str]) -> Torch:
+    """Asks the interpreter for its torch. Raises NoFramework as above, and when that is not built for CUDA."""
+    facts = ask(python, "about.py", environment, "torch")
     if not facts["cuda"]:
         raise NoFramework(f"torch {facts['version']} of {python} is not built for CUDA: install a CUDA wheel")
     return Torch(

@@ -19,7 +19,7 @@ from typing import Any
 ROOT = Path(__file__).resolve().parents[2]
 sys.path.insert(0, str(ROOT / "tools"))  # lmsbuild, which need not be installed
 
-import process
+import interpreter
 import results
 from correctness import nothing_moved, same
 from oversubscription import limit_for
@@ -28,7 +28,7 @@ from results import MIB, Part
 from run import add_amounts, add_earlier, checked_out, driver_version
 from session import Session
 
-from lmsbuild.errors import Failure, MissingProgram, NoFramework, NoGpu, ProgramFailed, WrongResult
+from lmsbuild.errors import Failure, NoFramework, NoGpu, WrongResult
 
 MODELS = ("convnet", "transformer", "lstm", "unet3d")
 NAME = "tensorflow"  # of the part that the results make
@@ -69,12 +69,7 @@ def _run(options: argparse.Namespace) -> int:
     begin = time.monotonic()
     environment = {name: value for name, value in os.environ.items() if not name.startswith("TF_")}
     environment["TF_CPP_MIN_LOG_LEVEL"] = "2"
-    try:
-        found = process.run([options.python, process.PROGRAMS / "about_tensorflow.py"], environment, timeout=300)
-    except MissingProgram:
-        raise NoFramework(f"{options.python} is no interpreter that can be run: name one that has TensorFlow") from None
-    except ProgramFailed as error:
-        raise NoFramework(f"{options.python} cannot import TensorFlow\n    {error}") from None
+    found = interpreter.ask(options.python, "about_tensorflow.py", environment, "TensorFlow")
     if not found["lms"] or not found["cuda"]:
         raise NoFramework(
             f"{options.python} has TensorFlow {found['version']}, but not a patched one for GPUs: "

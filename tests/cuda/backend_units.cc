@@ -1110,7 +1110,7 @@ CASE(a_store_that_fails) {
   CHECK(!Program::accessible(other, page));
 }
 
-// What goes to stderr while it lives.
+// What goes to stderr until the end is asked for.
 class Said {
  public:
   Said() : before_(dup(2)) {

@@ -124,9 +124,9 @@ def _command(pid: int) -> str:
     except OSError:
         return "?"
     text = " ".join([os.path.basename(words[0]), *words[1:]])
-    return " ".join(
-        "".join(each if each.isprintable() else " " for each in text).split()
-    )  # a program may be an argument
+    # A whole program may be an argument, with line ends and what terminals obey.
+    text = "".join(each if each.isprintable() else " " for each in text)
+    return " ".join(text.split())
 
 
 _TITLES = ("PID", "DEVICE", "LIMIT", "RESIDENT", "ALLOCATED", "AWAY", "IN/s", "OUT/s", "STALL", "COMMAND")

@@ -40,17 +40,13 @@ CudaResult cuda_until_ready(std::atomic<bool>* in_vain, Call call) {
   constexpr std::chrono::microseconds first{20};
   constexpr std::chrono::microseconds longest{700000};
   constexpr std::chrono::microseconds longest_in_vain{500};
+  const auto end = in_vain->load(std::memory_order_relaxed) ? longest_in_vain : longest;
   CudaResult result = call();
-  if (result == cuda::not_ready) {
-    const auto end = in_vain->load(std::memory_order_relaxed) ? longest_in_vain : longest;
-    for (auto pause = first; result == cuda::not_ready && pause <= end; pause *= 2) {
-      std::this_thread::sleep_for(pause);
-      result = call();
-    }
-    in_vain->store(result == cuda::not_ready, std::memory_order_relaxed);
-  } else if (in_vain->load(std::memory_order_relaxed)) {
-    in_vain->store(false, std::memory_order_relaxed);
+  for (auto pause = first; result == cuda::not_ready && pause <= end; pause *= 2) {
+    std::this_thread::sleep_for(pause);
+    result = call();
   }
+  in_vain->store(result == cuda::not_ready, std::memory_order_relaxed);
   return result;
 }
 

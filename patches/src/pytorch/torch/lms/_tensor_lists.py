@@ -25,7 +25,7 @@ from ._compilers import compiled_as_stock
 from ._wrapping import Row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     _Function = Callable[..., Any]
     _Lists = dict[Any, Sequence[Any]]  # by the position or the name of the argument
@@ -68,13 +68,12 @@ def _shares() -> dict[torch.device, _Share]:
     return found
 
 
-def _fit(tensors: list[torch.Tensor], shares: dict[torch.device, _Share]) -> bool:
-    """Whether all of them together are one group's."""
+def _fit(storages: Iterable[tuple[torch.device, int]], shares: dict[torch.device, _Share]) -> bool:
+    """Whether storages, each by its device and its bytes, are together no more than a group may take."""
     needed = dict.fromkeys(shares, 0)
-    for tensor in tensors:
-        share = shares.get(tensor.device)
-        if share is not None:
-            needed[tensor.device] += share.taken(tensor.numel() * tensor.element_size())
+    for device, nbytes in storages:
+        if device in shares:
+            needed[device] += shares[device].taken(nbytes)
     return all(needed[device] <= share.most for device, share in shares.items())
 
 
@@ -124,11 +123,7 @@ def _ends(parts: list[list[_Part]], shares: dict[torch.device, _Share]) -> list[
     taken: dict[int, _Part] = {}  # the group's storages
     for index, each in enumerate(parts):
         with_next = {**taken, **{part.storage: part for part in each}}
-        needed = dict.fromkeys(shares, 0)
-        for part in with_next.values():
-            if part.device in shares:
-                needed[part.device] += shares[part.device].taken(part.storage_bytes)
-        if taken and any(needed[device] > share.most for device, share in shares.items()):
+        if taken and not _fit(((part.device, part.storage_bytes) for part in with_next.values()), shares):
             ends.append(index)
             with_next = {part.storage: part for part in each}
         taken = with_next
@@ -151,7 +146,7 @@ def _groups(lists: _Lists, count: int) -> list[int]:
     """Where each group ends of lists that have `count` elements."""
     shares = _shares()
     tensors = [each for value in lists.values() for each in value if isinstance(each, torch.Tensor)]
-    if _fit(tensors, shares):
+    if _fit(((tensor.device, tensor.numel() * tensor.element_size()) for tensor in tensors), shares):
         return [count]
     if not all(tensor.layout == torch.strided for tensor in tensors) or not _one_kernel(lists, count):
         return [count]  # sparse gradients make an optimizer treat all tensors in another way
