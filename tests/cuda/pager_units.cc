@@ -68,6 +68,14 @@ class Paged : public Program {
     return status;
   }
 
+  void limit(std::uint64_t bytes, lms_limit_kind kind) {
+    lms::Settings settings;
+    settings.policy = "lru";
+    settings.limit = bytes;
+    settings.limit_kind = kind;
+    CHECK(pager->configure(settings).ok());
+  }
+
   // The pager's lock is to be had.
   void answers() {
     std::atomic<bool> answered{false};
@@ -205,6 +213,60 @@ CASE(a_limit_above_the_device) {
   CHECK_EQ(status.code, LMS_INVALID_ARGUMENT);
   CHECK(contains(status, "is more than the device has"));
   CHECK_EQ(program.pager->limit(), block_bytes);
+}
+
+CASE(a_limit_of_everything_leaves_room_for_others) {
+  Paged program(8 * block_bytes, false);
+  std::uint64_t others = 0;
+  program.pager->set_count_others([](void* bytes) { return *static_cast<std::uint64_t*>(bytes); }, &others);
+  program.limit(4 * block_bytes, LMS_LIMIT_TOTAL);
+  std::vector<char*> blocks;
+  for (std::uint64_t seed = 0; seed < 4; ++seed) {
+    blocks.push_back(program.made(0, seed));
+  }
+  CHECK_EQ(program.pager->statistics().out_blocks, 0);
+  others = 2 * block_bytes;  // which the next request finds out
+  blocks.push_back(program.made(0, 4));
+  CHECK_EQ(program.pager->limit(), 2 * block_bytes);
+  CHECK_EQ(program.pager->statistics().device_bytes, 2 * block_bytes);
+  others = UINT64_MAX;
+  blocks.push_back(program.made(0, 5));
+  CHECK_EQ(program.pager->limit(), 0);
+  others = 0;
+  program.limit(UINT64_MAX, LMS_LIMIT_TOTAL);
+  CHECK_EQ(program.pager->limit(), program.pager->backend().capacity());
+  others = block_bytes;
+  CHECK(program.pager->set_limit(4 * block_bytes).ok());  // of what is managed
+  CHECK_EQ(program.pager->limit(), 4 * block_bytes);
+  for (std::uint64_t seed = 0; seed < blocks.size(); ++seed) {
+    CHECK(program.used(1, blocks[seed], seed).ok());
+  }
+  CHECK_EQ(program.pager->limit(), 4 * block_bytes);
+  program.all_is_well();
+}
+
+CASE(a_limit_of_the_least_grows_to_what_is_needed) {
+  Paged program(8 * block_bytes, false);
+  program.limit(0, LMS_LIMIT_LEAST);
+  std::vector<char*> blocks{program.made(0, 0)};
+  CHECK_EQ(program.pager->limit(), block_bytes);
+  const lms::Statistics before = program.pager->statistics();
+  for (std::uint64_t seed = 1; seed < 4; ++seed) {
+    blocks.push_back(program.made(0, seed));  // in the memory of the one before
+  }
+  const lms::Statistics after = program.pager->statistics();
+  CHECK_EQ(after.limit, block_bytes);
+  CHECK_EQ(after.device_bytes, block_bytes);
+  CHECK_EQ(after.one_out_requests - before.one_out_requests, 3);
+  CHECK_EQ(after.over_limit_requests, before.over_limit_requests);
+  char* large = program.made(1, 4, 3 * block_bytes);
+  CHECK_EQ(program.pager->limit(), 3 * block_bytes);
+  CHECK(program.used(0, large, 4, 3 * block_bytes).ok());
+  for (std::uint64_t seed = 0; seed < blocks.size(); ++seed) {
+    CHECK(program.used(0, blocks[seed], seed).ok());
+  }
+  CHECK_EQ(program.pager->limit(), 3 * block_bytes);
+  program.all_is_well();
 }
 
 // Another thread's stream may use restored blocks without a word to the pager.

@@ -24,6 +24,7 @@ LAYERS = {
         "statistics_page",
         "status",
         "status_code",
+        "limit_kind",
         "thread_text",
     ),
     "uses": ("event", "event_log", "trace"),

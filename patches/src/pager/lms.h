@@ -10,6 +10,7 @@
 #include <stdint.h>
 
 #include "api.h"
+#include "limit_kind.h"
 #include "status_code.h"
 
 #ifdef __cplusplus
@@ -29,11 +30,12 @@ typedef struct lms_pin_token {
 // without its data would be an illegal access.
 typedef struct lms_options {
   size_t struct_size;      // sizeof(lms_options): lets the struct grow
-  uint64_t limit;          // bytes that resident blocks and cached free pages may occupy; >= 0
+  uint64_t limit;          // bytes that resident blocks and cached free pages may occupy; >= 0; see limit_kind
   const char* store;       // directory for the host store's file, or NULL to keep it in host memory
   const char* policy;      // a name that lms_policy_name gives; NULL means "iteration"
   int strict;              // nonzero: exceeding the limit is LMS_OUT_OF_MEMORY instead of being counted
   uint64_t address_space;  // bytes of address space to reserve, up to 1 TiB; 0 means as much as the system grants
+  int limit_kind;          // an lms_limit_kind of limit_kind.h
 } lms_options;
 
 // Creates a pager on the host backend (device memory is a budget of this machine's RAM) and installs the process-wide
@@ -51,7 +53,8 @@ LMS_API void lms_shutdown(lms_pager* pager);
 // written from now on; blocks that are away stay where they are until they come back.
 LMS_API lms_status lms_configure(lms_pager* pager, const lms_options* options);
 
-// Sets the limit and pages out until the resident blocks fit, or nothing more can leave.
+// Sets the limit, of the kind LMS_LIMIT_MANAGED, and pages out until the resident blocks fit, or nothing more can
+// leave.
 LMS_API lms_status lms_set_limit(lms_pager* pager, uint64_t limit);
 LMS_API uint64_t lms_limit(lms_pager* pager);
 

@@ -116,6 +116,12 @@ Pager* Pager::make(std::unique_ptr<Backend> backend, const Settings& settings, S
   return pager.release();
 }
 
+void Pager::set_count_others(CountOthers count, void* context) {
+  const Lock lock(lock_);
+  count_others_ = count;
+  count_others_context_ = context;
+}
+
 Status Pager::check_limit(std::uint64_t limit) const {
   if (limit <= backend_->capacity()) {
     return {};
@@ -130,8 +136,23 @@ void Pager::set_trim_others(TrimOthers trim, void* context) {
   trim_others_context_ = context;
 }
 
+// With the lock.
+void Pager::take_limit(std::uint64_t limit, lms_limit_kind kind) {
+  limit_kind_ = kind;
+  total_limit_ = std::min(limit, backend_->capacity());
+  unlimited_ = false;
+  store_limit(total_limit_);
+  leave_room_for_others();
+}
+
+void Pager::leave_room_for_others() {
+  if (limit_kind_ == LMS_LIMIT_TOTAL && count_others_ != nullptr) {
+    store_limit(total_limit_ - std::min(total_limit_, count_others_(count_others_context_)));
+  }
+}
+
 Status Pager::apply(const Settings& settings) {
-  Status in_range = check_limit(settings.limit);
+  Status in_range = settings.limit_kind == LMS_LIMIT_TOTAL ? Status() : check_limit(settings.limit);
   if (!in_range.ok()) {
     return in_range;
   }
@@ -167,10 +188,9 @@ Status Pager::apply(const Settings& settings) {
   log_.drain(&drained_);
   drained_.clear();
   strict_ = settings.strict;
-  unlimited_ = false;
   stopping_ = false;
   caching_.store(true, std::memory_order_relaxed);
-  store_limit(settings.limit);
+  take_limit(settings.limit, settings.limit_kind);
   return {};
 }
 
@@ -180,7 +200,8 @@ Status Pager::configure(const Settings& settings) {
     if (backend_->serves_faults()) {
       fault::stay_in_front();
     }
-    status = set_limit(settings.limit);
+    Lock lock(lock_);
+    status = reclaim_to_limit(&lock);
   }
   return status;
 }
@@ -191,8 +212,7 @@ Status Pager::set_limit(std::uint64_t limit) {
     return in_range;
   }
   Lock lock(lock_);
-  store_limit(limit);
-  unlimited_ = false;
+  take_limit(limit, LMS_LIMIT_MANAGED);
   return reclaim_to_limit(&lock);
 }
 
@@ -751,6 +771,7 @@ Block* Pager::next_victim(std::uint64_t bytes, Cause cause) {
 
 Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
   unsigned paged_out = 0;
+  leave_room_for_others();
   while (!unlimited_ && device_bytes_ + bytes > limit()) {
     const std::uint64_t missing = device_bytes_ + bytes - limit();
     if (trim_cache(missing)) {
@@ -783,6 +804,10 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
     }
     if (!status.ok() || victim == nullptr) {
       ++counts_.over_limit_requests;
+      if (limit_kind_ == LMS_LIMIT_LEAST && status.ok()) {
+        store_limit(std::min(limit() + missing, backend_->capacity()));
+        return {};
+      }
       if (missing > counts_.over_limit_bytes_peak) {
         counts_.over_limit_bytes_peak = missing;
         over_limit_operation_ = report::running_operation();

@@ -25,6 +25,7 @@
 #include "event_log.h"
 #include "faulted_pins.h"
 #include "host_copies.h"
+#include "limit_kind.h"
 #include "pin.h"
 #include "policy/policies.h"
 #include "policy/policy.h"
@@ -44,6 +45,7 @@ struct Settings {
   std::string policy = default_policy;
   bool strict = false;                  // passing the limit is an error
   std::uint64_t address_space = 0;      // bytes to reserve; 0: as much as there is
+  lms_limit_kind limit_kind = LMS_LIMIT_MANAGED;
 };
 
 // The glue of another library may use it, so its symbols are exported.
@@ -72,6 +74,11 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // that gave some back. Called with the pager's lock held: it must not call the pager.
   using TrimOthers = bool (*)(void* context);
   void set_trim_others(TrimOthers trim, void* context);
+
+  // Tells the bytes of the device that the framework's own allocator has reserved, which LMS_LIMIT_TOTAL bounds too.
+  // Called with the pager's lock held, when a request may need pages: it must not call the pager.
+  using CountOthers = std::uint64_t (*)(void* context);
+  void set_count_others(CountOthers count, void* context);
 
   // `user` is the stream of the backend whose work uses the block first.
   Status allocate(std::uint64_t bytes, void** out, StreamId user = host_stream);
@@ -219,6 +226,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status device_failed(const char* what) const;
   static Status device_failed(const char* what, const std::string& reason);
   Status check_limit(std::uint64_t limit) const;
+  void take_limit(std::uint64_t limit, lms_limit_kind kind);
+  void leave_room_for_others();
   void store_limit(std::uint64_t limit) {
     limit_.store(limit, std::memory_order_relaxed);
     counts_.limit = limit;
@@ -336,6 +345,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Worker out_worker_{&Policy::early_victim, &Pager::page_out_early, {}, false};
   bool stopping_ = false;
   bool unlimited_ = false;
+  lms_limit_kind limit_kind_ = LMS_LIMIT_MANAGED;
+  std::uint64_t total_limit_ = 0;  // of LMS_LIMIT_TOTAL, bytes
   bool strict_ = false;
   std::uint32_t in_transit_ = 0;  // blocks leaving, arriving or given up, and a store that grows: what a fork waits for
   std::uint32_t copying_ = 0;  // those whose copy or call is under way, and will end without anybody's help
@@ -349,6 +360,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::deque<Block*> unsettled_;  // freed ranges whose addresses may not be mapped again yet
   TrimOthers trim_others_ = nullptr;
   void* trim_others_context_ = nullptr;
+  CountOthers count_others_ = nullptr;
+  void* count_others_context_ = nullptr;
   std::unique_ptr<Policy> policy_;
   std::vector<Event> drained_;
   std::vector<std::unique_ptr<Trace>> traces_;

@@ -96,7 +96,12 @@ def check_min_size(value: Size | None, device: Device, limit: int) -> int:
 
 
 def check_options(
-    device: Device, limit: Size | None, store: str | os.PathLike[str] | None, policy: str, strict: bool
+    device: Device,
+    limit: Size | None,
+    store: str | os.PathLike[str] | None,
+    policy: str,
+    strict: bool,
+    limit_kind: int = _library.LIMIT_MANAGED,
 ) -> _library.Options:
     """The options with which a device is enabled."""
     return _library.Options(
@@ -106,6 +111,7 @@ def check_options(
         policy=check_policy(policy),
         strict=check_bool("strict", strict),
         address_space=0,
+        limit_kind=limit_kind,
     )
 
 

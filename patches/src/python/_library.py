@@ -19,6 +19,8 @@ from ._kind import Device, Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+LIMIT_MANAGED, LIMIT_TOTAL, LIMIT_LEAST = range(3)  # lms_limit_kind of lms.h
+
 _OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED, _DEVICE_FAILED = range(6)
 
 
@@ -32,6 +34,7 @@ class Options(ctypes.Structure):
         ("policy", ctypes.c_char_p),
         ("strict", ctypes.c_int),
         ("address_space", ctypes.c_uint64),
+        ("limit_kind", ctypes.c_int),
     ]
 
 

@@ -8,16 +8,85 @@ from cuda_support import MIB, data, enable, equal, page_out, stat, to_cuda
 SOURCES = ("freelist", "cudamalloc", "reclaim_one", "reclaim_fragments", "reclaim_all", "cudamalloc_retry")
 
 
+POOLS = ("all", "large_pool", "small_pool")
+KEYS = {
+    "reclaimed",
+    "reclaimed_bytes",
+    *(f"alloc_distribution.{source}" for source in SOURCES),
+    *(
+        f"{key}.{pool}.{value}"
+        for key in ("pinned", "pinned_bytes")
+        for pool in POOLS
+        for value in ("current", "peak", "allocated", "freed")
+    ),
+}
+
+
 def check_keys_of_the_older_implementations() -> None:
     torch.cuda.init()
-    stock = set(torch.cuda.memory_stats())
+    small, large = torch.empty(1000, device="cuda"), torch.empty(4 * MIB, device="cuda")
+    del large
+    off = torch.cuda.memory_stats()
+    assert set(off) >= KEYS, KEYS - set(off)
+    assert off["reclaimed"] == off["reclaimed_bytes"] == 0
+    for pinned, of in (("pinned", "allocation"), ("pinned_bytes", "allocated_bytes")):  # nothing can leave
+        for pool in POOLS:
+            for value in ("current", "peak", "allocated", "freed"):
+                assert off[f"{pinned}.{pool}.{value}"] == off[f"{of}.{pool}.{value}"]
+    assert {source: off[f"alloc_distribution.{source}"] for source in SOURCES} == {
+        **dict.fromkeys(SOURCES, 0),
+        "cudamalloc": off["segment.all.allocated"],
+        "freelist": off["allocation.all.allocated"] - off["segment.all.allocated"],
+    }
+    assert not torch.lms._library.is_loaded() or torch.lms._library.pager(torch.lms._devices.find("cuda")) is None
     enable(64 * MIB)
-    added = set(torch.cuda.memory_stats()) - stock
-    pools = ("all", "large_pool", "small_pool")
-    assert {f"{key}.{pool}.current" for key in ("pinned", "pinned_bytes") for pool in pools} <= added, added
-    assert {"reclaimed", "reclaimed_bytes", *(f"alloc_distribution.{source}" for source in SOURCES)} <= added, added
+    assert set(torch.cuda.memory_stats()) == set(off)
+    tensors = to_cuda([data(4, seed) for seed in range(3)])
+    page_out()
+    on = torch.cuda.memory_stats()
+    for key in ("pinned", "pinned_bytes"):
+        for pool in POOLS:
+            allocated, freed = on[f"{key}.{pool}.allocated"], on[f"{key}.{pool}.freed"]
+            assert allocated - freed == on[f"{key}.{pool}.current"] <= on[f"{key}.{pool}.peak"], (key, pool, on)
     torch.lms.disable("cuda")
-    assert set(torch.cuda.memory_stats()) == stock
+    off = torch.cuda.memory_stats()
+    assert off["reclaimed"] == 3  # what was counted stays
+    assert off["pinned_bytes.all.current"] == off["allocated_bytes.all.current"]
+    assert off["alloc_distribution.freelist"] >= 0
+    torch.cuda.reset_accumulated_memory_stats()
+    assert torch.cuda.memory_stats()["reclaimed"] == 0
+    del small, tensors
+
+
+def check_functions_of_1_1_to_1_3() -> None:
+    torch.cuda.init()
+    small = torch.empty(1000, device="cuda")
+    assert torch.cuda.memory_active() == torch.cuda.memory_allocated() > 0
+    assert torch.cuda.memory_reclaimed() == 0
+    before = torch.cuda.alloc_distribution()
+    assert set(before) == {*SOURCES, "cudamalloc_over_limit", "cudamalloc_purge"} - {"cudamalloc_retry"}
+    torch.cuda.set_enabled_lms(True)
+    tensors = to_cuda([data(4, seed) for seed in range(3)])
+    active = torch.cuda.memory_active("cuda:0")
+    assert active == torch.cuda.memory_allocated() - 12 * MIB
+    assert torch.cuda.alloc_distribution(0)["cudamalloc"] >= before["cudamalloc"] + 3
+    torch.cuda.reclaim_inactive()
+    assert torch.cuda.memory_reclaimed(torch.device("cuda")) == 12 * MIB
+    assert torch.cuda.memory_active() == torch.cuda.memory_allocated() == active
+    torch.cuda.reset_memory_reclaimed()
+    torch.cuda.reset_alloc_distribution()
+    assert torch.cuda.memory_reclaimed() == 0 and set(torch.cuda.alloc_distribution().values()) == {0}
+    assert torch.cuda.memory_stats()["reclaimed_bytes"] == 12 * MIB  # each has a beginning of its own
+    equal(tensors[0], data(4, 0))
+    assert torch.cuda.alloc_distribution()["cudamalloc"] == 1
+    torch.cuda.reclaim_inactive()
+    assert torch.cuda.memory_reclaimed() == 4 * MIB
+    assert torch.cuda.max_memory_active() >= active + 12 * MIB
+    torch.cuda.reset_max_memory_active()
+    assert torch.cuda.max_memory_active() == torch.cuda.memory_active()
+    for name in torch.cuda._lms.__all__:
+        assert getattr(torch.cuda, name) is getattr(torch.cuda.memory, name) is getattr(torch.cuda._lms, name), name
+    del small
 
 
 def check_reclaimed() -> None:

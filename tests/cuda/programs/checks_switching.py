@@ -264,9 +264,8 @@ def check_older_names_after_cuda_started() -> None:
     torch.cuda.set_limit_lms(8 * MIB)
     assert torch.lms.limit("cuda") == 8 * MIB == torch.cuda.get_limit_lms()
     total = torch.cuda.mem_get_info()[1]
-    with raises(ValueError, "limit: ", str(total)):
-        torch.cuda.set_limit_lms(total + 1)
-    assert torch.cuda.get_limit_lms() == 8 * MIB
+    torch.cuda.set_limit_lms(total + 1)  # more than there is means all of it
+    assert torch.lms.limit("cuda") == total and torch.cuda.get_limit_lms() == total + 1
     torch.cuda.set_size_lms(4096)
     small = torch.empty(1024, device="cuda")
     assert stat("allocated_blocks.current") == 1 and small.numel()
@@ -274,6 +273,37 @@ def check_older_names_after_cuda_started() -> None:
     assert abs(torch.lms.limit("cuda") - free // 100 * 95) <= 32 * MIB
     torch.cuda.set_enabled_lms(False)
     assert not torch.lms.is_enabled("cuda") and not torch.cuda.get_enabled_lms()
+
+
+def check_older_names_count_small_tensors() -> None:
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.set_limit_lms(16 * MIB)
+    small = [torch.empty(1000, device="cuda") for _ in range(4)]  # a segment of 2 MiB
+    tensors = to_cuda([data(4, seed) for seed in range(4)])
+    assert torch.cuda.memory_reserved() <= 16 * MIB and stat("away_bytes.current") == 4 * MIB
+    assert torch.lms.limit("cuda") == stat("limit_bytes") == 14 * MIB
+    small += [torch.empty(MIB // 4 - 1, device="cuda") for _ in range(12)]  # 12 MiB, in a segment of 20
+    tensors += to_cuda([data(4, 4)])
+    assert torch.lms.limit("cuda") == max(0, 16 * MIB - torch.cuda.memory_reserved() + stat("device_bytes.current"))
+    torch.lms.set_limit("cuda", 8 * MIB)  # which is about managed tensors alone
+    for seed, tensor in enumerate(tensors):
+        equal(tensor, data(4, seed))
+    assert torch.lms.limit("cuda") == 8 * MIB == stat("resident_bytes.current")
+    del small
+
+
+def check_older_names_of_a_limit_of_0_up_to_1_3() -> None:
+    assert not torch.cuda._lms._ZERO_IS_LEAST
+    torch.cuda._lms._ZERO_IS_LEAST = True
+    torch.cuda.set_enabled_lms(True)
+    torch.cuda.init()
+    assert torch.lms.limit("cuda") > 64 * MIB  # nobody has said 0
+    torch.cuda.set_limit_lms(0)
+    tensors = to_cuda([data(4, seed) for seed in range(4)])
+    assert torch.lms.limit("cuda") == torch.cuda.memory_allocated() == 4 * MIB
+    total = sum(tensor.cpu()[0] for tensor in tensors)
+    assert total == sum(data(4, seed)[0] for seed in range(4))
+    assert torch.lms.limit("cuda") == 4 * MIB and torch.cuda.get_limit_lms() == 0
 
 
 def check_older_names_leave_unused_devices_alone() -> None:

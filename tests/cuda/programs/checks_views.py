@@ -245,7 +245,6 @@ def check_handout_is_stock_when_off() -> None:
             torch.utils.dlpack.to_dlpack,
             vars(torch.Tensor)["__cuda_array_interface__"],
             vars(torch.Tensor).get("__dlpack_c_exchange_api__"),
-            torch._C._cuda_memoryStats,
             torch._C._broadcast_coalesced,
             torch.cuda.memory_summary,
             torch.cuda.memory.memory_summary,
@@ -255,7 +254,7 @@ def check_handout_is_stock_when_off() -> None:
     torch.lms.enable("cpu", limit=MIB)
     on_cpu = attributes()
     enable()
-    assert sum(now is not before for now, before in zip(attributes(), stock, strict=True)) >= 8
+    assert sum(now is not before for now, before in zip(attributes(), stock, strict=True)) >= 7
     enable(8 * MIB)  # reconfiguring does not wrap twice
     torch.lms.disable("cuda")
     assert all(now is before for now, before in zip(attributes(), on_cpu, strict=True))

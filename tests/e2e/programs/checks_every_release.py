@@ -522,6 +522,9 @@ def check_shutdown_with_blocks_away() -> None:
 
 def check_names_of_the_older_implementations() -> None:
     cuda = torch.cuda
+    for name in cuda._lms.__all__:
+        assert all(hasattr(module, name) for module in (cuda, getattr(cuda, "memory", cuda))), name
+    assert len(cuda._lms.__all__) == 14
     assert not cuda.get_enabled_lms()
     limit, size = cuda.get_limit_lms(), cuda.get_size_lms()
     cuda.set_limit_lms(limit + MIB)

@@ -150,12 +150,25 @@ def enable(
     :raises RuntimeError: this build of PyTorch has no LMS; the machine cannot provide the address space; the driver or
         the device cannot manage virtual memory; or CUDA memory comes from another allocator than PyTorch's own.
     """
+    _enable(device, limit, min_size, store, policy, strict)
+
+
+def _enable(
+    device: str | torch.device,
+    limit: Size | None = None,
+    min_size: Size | None = None,
+    store: str | os.PathLike[str] | None = None,
+    policy: str = "iteration",
+    strict: bool = False,
+    limit_kind: int = _library.LIMIT_MANAGED,
+) -> None:
+    """:func:`enable` with any kind of limit that the pager has."""
     found = _devices.find(device)
-    options = _arguments.check_options(found, limit, store, policy, strict)
+    options = _arguments.check_options(found, limit, store, policy, strict, limit_kind)
     least = _arguments.check_min_size(min_size, found, 0 if limit is None else options.limit)
     found.kind.prepare(found.index)  # without the lock: to start CUDA may run what set_enabled_lms left for that time
     with _lock:
-        if limit is not None:
+        if limit is not None and limit_kind == _library.LIMIT_MANAGED:
             _arguments.check_capacity("limit", options.limit, found)
         if found.kind.name == "cpu" and not _library.enabled(found):
             from . import _handout
@@ -173,19 +186,21 @@ def _enable_at_first_use(
     store: str | os.PathLike[str] | None = None,
     policy: str = "iteration",
     strict: bool = False,
+    limit_kind: int = _library.LIMIT_MANAGED,
 ) -> None:
     """Enables every CUDA device that has never been enabled as soon as it is asked for a tensor of ``min_size`` bytes.
 
     Until then a device that the process sees but does not use gets neither a context nor a pager. The arguments are
-    those of :func:`enable`; None as the limit is what is free on the device at that time, less 5 %, and 0.5 half of the
+    those of :func:`_enable`; None as the limit is what is free on the device at that time, less 5 %, and 0.5 half of the
     first device's memory.
     """
     global _at_first_use
     first, every = Device(_devices.KINDS["cuda"], 0), Device(_devices.KINDS["cuda"], -1)
-    options = _arguments.check_options(first, limit, store, policy, strict)
+    options = _arguments.check_options(first, limit, store, policy, strict, limit_kind)
     least = _arguments.check_min_size(min_size, first, 0 if limit is None else options.limit)
+    bounded = limit is not None and limit_kind == _library.LIMIT_MANAGED
     with _lock:
-        for index in range(torch.cuda.device_count()) if limit is not None else ():
+        for index in range(torch.cuda.device_count()) if bounded else ():
             _arguments.check_capacity("limit", options.limit, Device(first.kind, index))
         _before_observing()
         _library.check(_library.call(every, "enable", ctypes.byref(options), least))

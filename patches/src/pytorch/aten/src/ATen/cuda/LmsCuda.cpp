@@ -54,6 +54,17 @@ bool empty_stock_cache(void* context) {
   }
 }
 
+// Called by the pager when a request may need pages. The stock allocator counts blocks in its cache, too.
+uint64_t count_stock(void* context) {
+  try {
+    return stock::initialized()
+               ? static_cast<uint64_t>(stock::reserved_bytes(index_of(*static_cast<CudaDevice*>(context))))
+               : 0;
+  } catch (const std::exception&) {
+    return 0;  // it does not know the device yet
+  }
+}
+
 // Calls a function that returns an lms_status; what it throws becomes one.
 template <typename Call>
 lms_status guarded(Call call) {
@@ -102,6 +113,7 @@ lms_status add_device(CudaDevice* device, int index, const lms_options* options)
   known.refuse_work = &refuse_launches;
   device->set_pager(known.pager);
   known.pager->set_trim_others(&empty_stock_cache, device);
+  known.pager->set_count_others(&count_stock, device);
   if (!lms_torch::add_device(known)) {
     return lms_fail(LMS_UNSUPPORTED, "too many devices use LMS");
   }

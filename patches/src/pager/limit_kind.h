@@ -1,0 +1,14 @@
+// What a limit is about, for lms.h and pager.h.
+#ifndef LMS_LIMIT_KIND_H
+#define LMS_LIMIT_KIND_H
+
+typedef enum lms_limit_kind {
+  LMS_LIMIT_MANAGED = 0,  // resident blocks and cached free pages
+  // These, and what the framework's own allocator has reserved of the device, where the pager was told whom to ask. One
+  // above the device's memory means all of it.
+  LMS_LIMIT_TOTAL = 1,
+  // As little as will do: like the first, and where operations need more, the limit is that from then on.
+  LMS_LIMIT_LEAST = 2
+} lms_limit_kind;
+
+#endif  // LMS_LIMIT_KIND_H
