@@ -1,4 +1,4 @@
-"""The field lms_enabled in a generated config_pb2.py, as protobuf itself reads the result."""
+"""LMS's fields in a generated config_pb2.py, as protobuf itself reads the result."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from lmsbuild.errors import BadSources
-from lmsbuild.graft.config_message import add_field
+from lmsbuild.graft.config_message import add_fields
 
 PACKAGE = "lms_test"
 BOOL, MESSAGE, ENUM = 8, 11, 14
@@ -35,11 +35,12 @@ if sys.argv[2] == "stock":
     options.ParseFromString(data)
     assert not hasattr(options.experimental, "lms_enabled") and options.SerializeToString() == data
     sys.exit()
-options.experimental.lms_enabled = True
+options.experimental.lms_enabled = options.experimental.lms_defrag_enabled = True
 options.experimental.use_unified_memory = True
 data = options.SerializeToString()
 again = config_pb2.GPUOptions.FromString(data)
-assert again == options and again.experimental.lms_enabled and not config_pb2.GPUOptions().experimental.lms_enabled
+assert again == options and again.experimental.lms_enabled and again.experimental.lms_defrag_enabled
+assert not config_pb2.GPUOptions().experimental.lms_enabled
 file = descriptor_pb2.FileDescriptorProto.FromString(config_pb2.DESCRIPTOR.serialized_pb)
 
 def check(descriptor, expected):  # in pure Python, what the ranges in the module are for
@@ -134,7 +135,7 @@ def test_the_module_has_the_field(
     write: Callable[[descriptor_pb2.FileDescriptorProto], str], padding: int, tmp_path: Path
 ) -> None:
     source = write(file_descriptor(padding))
-    for folder, text in (("stock", source), ("changed", add_field(source.encode()).decode())):
+    for folder, text in (("stock", source), ("changed", add_fields(source.encode()).decode())):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "config_pb2.py").write_text(text)
     for implementation in ("upb", "python"):
@@ -169,7 +170,8 @@ def test_a_module_of_any_shape_is_as_if_generated_with_the_field(
     expected = copy.deepcopy(before)
     experimental = expected.message_type[1].nested_type[0]
     experimental.field.add(name="lms_enabled", number=10001, label=1, type=BOOL)
-    assert add_field(with_globals(before).encode()).decode() == with_globals(expected)
+    experimental.field.add(name="lms_defrag_enabled", number=10002, label=1, type=BOOL)
+    assert add_fields(with_globals(before).encode()).decode() == with_globals(expected)
 
 
 def run(folder: Path, implementation: str, *arguments: str) -> str:
@@ -225,14 +227,18 @@ def old_module(file: descriptor_pb2.FileDescriptorProto) -> str:
 
 def test_an_old_module_describes_the_field_twice() -> None:
     before = file_descriptor()
-    changed = add_field(old_module(before).encode()).decode()
+    changed = add_fields(old_module(before).encode()).decode()
     expected = file_descriptor()
     experimental = expected.message_type[1].nested_type[0]
     experimental.field.add(name="lms_enabled", number=10001, label=1, type=BOOL)
+    experimental.field.add(name="lms_defrag_enabled", number=10002, label=1, type=BOOL)
     described = """
     _descriptor.FieldDescriptor(
       name='lms_enabled', full_name='GPUOptions.Experimental.lms_enabled', index=3,
       number=10001, type=8, default_value=False),
+    _descriptor.FieldDescriptor(
+      name='lms_defrag_enabled', full_name='GPUOptions.Experimental.lms_defrag_enabled', index=4,
+      number=10002, type=8, default_value=False),
   ],"""
     text = old_module(expected).replace("\n  ],", described)
     assert changed == text
@@ -250,7 +256,7 @@ def lacks(text: str, old: str, new: str) -> str:
         (lambda text: "\xff", "not a Python module"),
         (lambda text: "", "0 descriptors"),
         (lambda text: text + text, "2 descriptors"),
-        (lambda text: add_field(text.encode()).decode(), "a field lms_enabled already"),
+        (lambda text: add_fields(text.encode()).decode(), "a field lms_enabled already"),
         (lambda text: lacks(text, "use_unified_memory", "use_abcdefg_memory"), "no field use_unified_memory"),
         (lambda text: lacks(text, "Experimental", "Experimentum"), "no message GPUOptions.Experimental"),
         (lambda text: lacks(text, "_globals['_AFTER']", "_globals['_AFTERS']"), "_AFTER is not where"),
@@ -260,10 +266,10 @@ def lacks(text: str, old: str, new: str) -> str:
 )
 def test_what_is_not_understood_is_refused(spoil: Callable[[str], str], words: str) -> None:
     with pytest.raises(BadSources, match=words):
-        add_field(spoil(with_globals(file_descriptor())).encode("utf-8"))
+        add_fields(spoil(with_globals(file_descriptor())).encode("utf-8"))
 
 
 def test_an_old_module_whose_field_cannot_be_described_is_refused() -> None:
     text = old_module(file_descriptor()).replace("name='use_unified_memory'", "name=NAME")
     with pytest.raises(BadSources, match="its description of use_unified_memory cannot be read"):
-        add_field(text.encode())
+        add_fields(text.encode())

@@ -1,8 +1,8 @@
-"""Adds the field lms_enabled to TensorFlow's config_pb2.py, a generated file of the wheel that has no source there.
+"""Adds LMS's fields to TensorFlow's config_pb2.py, a generated file of the wheel that has no source there.
 
 Such a module has a serialized descriptor, and says where in it each message and enum is. Older generators also describe
-every field once more, in Python. The field goes into the descriptor, and all else follows from that. TensorFlow's own
-C++ keeps the field's value among those that it does not know.
+every field once more, in Python. The fields go into the descriptor, and all else follows from that. TensorFlow's own
+C++ keeps their values among those that it does not know.
 """
 
 from __future__ import annotations
@@ -18,8 +18,7 @@ from lmsbuild.errors import BadSources
 if TYPE_CHECKING:
     from google.protobuf.descriptor_pb2 import DescriptorProto, EnumDescriptorProto, FileDescriptorProto
 
-FIELD = "lms_enabled"
-NUMBER = 10001
+FIELDS = {"lms_enabled": 10001, "lms_defrag_enabled": 10002}  # as edits.toml has them for a full build
 
 _MESSAGE = ("GPUOptions", "Experimental")
 _LIKE = "use_unified_memory"  # a field of that message that differs in name and number only
@@ -34,20 +33,20 @@ class _Range(NamedTuple):
     end: int
 
 
-def add_field(source: bytes) -> bytes:
-    """The module with `bool lms_enabled = 10001` in GPUOptions.Experimental.
+def add_fields(source: bytes) -> bytes:
+    """The module with FIELDS, each a bool, in GPUOptions.Experimental.
 
     Raises BadSources when the module is not as the known generators write it.
     """
     try:
-        return _add_field(source.decode("ascii")).encode()
+        return _add_fields(source.decode("ascii")).encode()
     except (SyntaxError, ValueError) as error:
         raise BadSources(f"tensorflow/core/protobuf/config_pb2.py is not a Python module: {error}") from None
     except BadSources as error:
         raise BadSources(f"tensorflow/core/protobuf/config_pb2.py: {error}") from None
 
 
-def _add_field(source: str) -> str:
+def _add_fields(source: str) -> str:
     module = _read(source)
     before = module.descriptor
     file = _parse(before)
@@ -55,11 +54,13 @@ def _add_field(source: str) -> str:
     if message is None:
         raise BadSources(f"there is no message {'.'.join(_MESSAGE)} in the descriptor")
     fields = {field.name: field for field in message.field}
-    if FIELD in fields or _LIKE not in fields:
-        problem = f"has a field {FIELD} already" if FIELD in fields else f"has no field {_LIKE} to take as a model"
+    known = [name for name in FIELDS if name in fields]
+    if known or _LIKE not in fields:
+        problem = f"has a field {known[0]} already" if known else f"has no field {_LIKE} to take as a model"
         raise BadSources(f"{'.'.join(_MESSAGE)} {problem}")
     old = _by_variable(file)
-    message.field.add(name=FIELD, number=NUMBER, label=fields[_LIKE].label, type=fields[_LIKE].type)
+    for field, number in FIELDS.items():
+        message.field.add(name=field, number=number, label=fields[_LIKE].label, type=fields[_LIKE].type)
     after, new = file.SerializeToString(), _by_variable(file)
     for name in sorted(old.keys() | module.ranges.keys()):
         if name not in old or name not in module.ranges or module.ranges[name].value != old[name]:
@@ -69,7 +70,7 @@ def _add_field(source: str) -> str:
         edits += [_Edit(places.begin, str(new[name].begin)), _Edit(places.end, str(new[name].end))]
     if module.fields:
         last = module.fields[-1]
-        edits.append(_Edit(_Place(last.end, last.end), ",\n    " + _described(source, module.fields)))
+        edits.append(_Edit(_Place(last.end, last.end), "".join(",\n    " + text for text in _described(source, module.fields))))
     for edit in sorted(edits, key=lambda edit: edit.place.begin, reverse=True):
         source = source[: edit.place.begin] + edit.text + source[edit.place.end :]
     return source
@@ -202,13 +203,16 @@ def _variable(owner: ast.expr) -> str:
     return ast.unparse(owner)
 
 
-def _described(source: str, fields: list[_Place]) -> str:
-    """The description of the field in Python."""
-    for index, field in enumerate(fields):
-        text = source[field.begin : field.end]
-        if f"name='{_LIKE}'" in text:
-            text, indices = re.subn(rf"\bindex={index}\b", f"index={len(fields)}", text)
-            text, numbers = re.subn(r"\bnumber=\d+\b", f"number={NUMBER}", text)
+def _described(source: str, fields: list[_Place]) -> list[str]:
+    """The descriptions of FIELDS in Python."""
+    texts = [source[field.begin : field.end] for field in fields]
+    found = []
+    for index, like in enumerate(texts):
+        for place, (name, number) in enumerate(FIELDS.items(), len(fields)) if f"name='{_LIKE}'" in like else ():
+            text, indices = re.subn(rf"\bindex={index}\b", f"index={place}", like)
+            text, numbers = re.subn(r"\bnumber=\d+\b", f"number={number}", text)
             if indices == numbers == 1:
-                return text.replace(_LIKE, FIELD)
-    raise BadSources(f"its description of {_LIKE} cannot be read")
+                found.append(text.replace(_LIKE, name))
+    if len(found) != len(FIELDS):
+        raise BadSources(f"its description of {_LIKE} cannot be read")
+    return found

@@ -321,8 +321,8 @@ def _edited_files(wheel: WheelFile, graft: Graft, version: Version) -> dict[str,
     edited = api_modules.edit({name: wheel.read(name) for name in lines}, lines)
     for name in graft.messages:
         source = wheel.read(name)
-        if config_message.FIELD.encode() not in source:  # a wheel that was built from the patched tree has it
-            edited[name] = config_message.add_field(source)
+        if not any(field.encode() in source for field in config_message.FIELDS):  # one of a patched tree has them
+            edited[name] = config_message.add_fields(source)
     if graft.version_file:
         edited[graft.version_file] = _edit_version(wheel.read(graft.version_file), graft)
     metadata = f"{wheel.dist_info}/METADATA"

@@ -12,7 +12,18 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 from common import MIB, directory, in_fork, raises
-from tf_support import away, data, enable, limit_of_bfc, page_out, pinned, same, session_config, stat
+from tf_support import (
+    away,
+    data,
+    enable,
+    limit_of_bfc,
+    page_out,
+    pinned,
+    same,
+    session_config,
+    stat,
+    warnings_of_the_log,
+)
 
 config = tf.config.experimental
 
@@ -73,13 +84,44 @@ def check_without_a_limit_for_the_cpu() -> None:
         if use is not None:
             os.environ["TF_CPU_ALLOCATOR_USE_BFC"] = use
             os.environ["TF_CPU_BFC_MEM_LIMIT_IN_MB"] = "64"
-        with raises(
-            RuntimeError, "TF_CPU_ALLOCATOR_USE_BFC=1", "TF_CPU_BFC_MEM_LIMIT_IN_MB", "set_lms_limit", "tf.lms.enable"
-        ):
+        with warnings_of_the_log() as lines:
             config.set_lms_enabled(True)
-        assert config.get_lms_enabled() is False and not tf.lms.is_enabled("cpu")
-    with raises(tf.errors.OpError, "TF_CPU_ALLOCATOR_USE_BFC=1", "TF_CPU_BFC_MEM_LIMIT_IN_MB"):
+            assert config.get_lms_enabled() is True and not tf.lms.is_enabled("cpu")
+            in_session(session_config())
+        words = ("TF_CPU_ALLOCATOR_USE_BFC=1", "TF_CPU_BFC_MEM_LIMIT_IN_MB", "set_lms_limit", "tf.lms.enable")
+        about = [line for line in lines if "no effect" in line]
+        assert len(about) == (use is None) and all(word in line for word in words for line in about), lines  # once
+    config.set_lms_limit(4 * MIB)  # and from now on it has one
+    assert tf.lms.is_enabled("cpu") and tf.lms.limit("cpu") == 4 * MIB
+    config.set_lms_enabled(False)
+    config.set_lms_limit(8 * MIB)
+    assert not tf.lms.is_enabled("cpu")
+
+
+def check_sessions_without_a_limit_for_the_cpu() -> None:
+    with warnings_of_the_log() as lines:
         in_session(session_config())
+        in_session(session_config())
+    assert sum("no effect" in line for line in lines) == 1 and not tf.lms.is_enabled("cpu")
+    tf.lms.enable("cpu", limit=4 * MIB)
+    tf.lms.disable("cpu")
+    config.set_lms_limit(4 * MIB)  # the program itself has said what is to be
+    assert not tf.lms.is_enabled("cpu")
+
+
+def check_defragmentation_is_accepted() -> None:
+    assert config.get_lms_defrag_enabled() is False
+    with warnings_of_the_log() as lines:
+        config.set_lms_defrag_enabled(True)
+        config.set_lms_defrag_enabled(True)
+    assert config.get_lms_defrag_enabled() is True and len([line for line in lines if "defrag" in line]) == 1
+    proto = session_config()
+    proto.gpu_options.experimental.lms_defrag_enabled = True
+    limit_of_bfc(8)
+    in_session(proto)
+    assert tf.lms.is_enabled("cpu")
+    for namespace in (tf, tf.compat.v1, tf.compat.v2):
+        assert namespace.config.experimental.set_lms_defrag_enabled is config.set_lms_defrag_enabled
 
 
 def check_what_fails_with_stock_memory() -> None:
@@ -205,10 +247,10 @@ def check_wrong_arguments() -> None:
         (RuntimeError, "tf.lms.enable('cpu'", lambda: tf.lms.limit("cpu")),
         (RuntimeError, "tf.lms.enable('cpu'", lambda: tf.lms.reclaim("cpu")),
         (TypeError, "lms_enabled", lambda: config.set_lms_enabled(1)),
+        (TypeError, "lms_defrag_enabled", lambda: config.set_lms_defrag_enabled(1)),
         (TypeError, "limit", lambda: config.set_lms_limit(None)),
         (ValueError, "limit", lambda: config.set_lms_limit(-1)),
         (TypeError, "gpu_id", lambda: tf.experimental.get_bytes_reclaimed("0")),
-        (ValueError, "numa_node", lambda: tf.experimental.get_gpu_host_bytes_in_use(-1)),
     ]
     for kind, word, call in cases:
         with raises(kind, word):
@@ -235,11 +277,14 @@ COUNTERS = [
 
 def check_the_statistics_of_the_older_implementation() -> None:
     assert len(set(COUNTERS)) == 20
+    with warnings_of_the_log() as lines:
+        for name in COUNTERS:
+            assert getattr(tf.experimental, name)(0) == -1
+    assert len(lines) == 1 and lines[0].endswith(": -1"), lines
     for index in (0, 7, -1):
         for name in COUNTERS:
             for namespace in (tf.experimental, tf.compat.v1.experimental, tf.compat.v2.experimental):
-                with raises(ValueError, "0 GPU(s)" if "host" not in name or index >= 0 else "numa_node"):
-                    getattr(namespace, name)(index)
+                assert getattr(namespace, name)(index) == -1
 
 
 def check_the_names_are_where_programs_expect_them() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import pickle
 import socket
@@ -134,6 +135,20 @@ def session_config(enabled: bool = True) -> Any:
     proto = tf.compat.v1.ConfigProto()
     proto.gpu_options.experimental.lms_enabled = enabled
     return proto
+
+
+@contextmanager
+def warnings_of_the_log() -> Iterator[list[str]]:
+    """What is written to TensorFlow's log meanwhile."""
+    lines: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: lines.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("tensorflow")
+    logger.addHandler(handler)
+    try:
+        yield lines
+    finally:
+        logger.removeHandler(handler)
 
 
 def through_socket(memory: Any) -> bytes:

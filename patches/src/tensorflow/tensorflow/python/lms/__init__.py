@@ -22,7 +22,7 @@ import importlib
 import threading
 from typing import TYPE_CHECKING, Any
 
-from . import _arguments, _devices, _handout, _library
+from . import _arguments, _devices, _handout, _library, _once
 from ._calls import (
     limit,
     reclaim,
@@ -68,6 +68,9 @@ def __getattr__(name: str) -> Any:
 def _switched() -> None:
     """Wraps what has to be while LMS is enabled for some device, or is going to be, and nothing else."""
     with _lock:
+        reason = _library.load().lms_tensorflow_without_effect()
+        if reason is not None:
+            _once.warn(f"LMS was asked for, and has no effect: {reason.decode()}")
         active = _library.load().lms_tensorflow_enabled() == 1 or any(map(_library.enabled, _library.devices()))
         _handout.watch(active)
         if active:

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from . import _arguments, _library, _lock, _switched
+from . import _arguments, _library, _lock, _once, _switched
 
 if TYPE_CHECKING:
     from ._sizes import Size
 
 _limit = 0
+_defrag_enabled = False
 
 
 def set_lms_enabled(lms_enabled: bool) -> None:
@@ -22,8 +23,10 @@ def set_lms_enabled(lms_enabled: bool) -> None:
 
     ``tf.lms.enable`` does the same for one device, with more options.
 
+    Where there is neither a GPU nor a limit for the CPU it has no effect before there is one; the log says so once.
+
     :param lms_enabled: whether tensors that are allocated from now on may be paged out.
-    :raises RuntimeError: there is neither a GPU nor a limit for the CPU, or a device cannot do it; nothing changed.
+    :raises RuntimeError: a device cannot do it; nothing changed.
     """
     _arguments.check_bool("lms_enabled", lms_enabled)
     with _lock:
@@ -58,3 +61,18 @@ def set_lms_limit(limit: Size) -> None:
 def get_lms_limit() -> int:
     """Returns what :func:`set_lms_limit` set, in bytes."""
     return _limit
+
+
+def set_lms_defrag_enabled(lms_defrag_enabled: bool) -> None:
+    """Has no effect: memory that is free in several pieces serves a large request as it is, so nothing is moved together.
+
+    Programs for TensorFlow 2.1 call it. The same holds for ``gpu_options.experimental.lms_defrag_enabled``.
+    """
+    global _defrag_enabled
+    _defrag_enabled = _arguments.check_bool("lms_defrag_enabled", lms_defrag_enabled)
+    _once.warn("set_lms_defrag_enabled has no effect: memory that is free in several pieces serves any request")
+
+
+def get_lms_defrag_enabled() -> bool:
+    """Returns what :func:`set_lms_defrag_enabled` set; False at first."""
+    return _defrag_enabled

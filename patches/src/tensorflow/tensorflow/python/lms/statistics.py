@@ -1,19 +1,18 @@
 """The functions of ``tf.experimental`` that count a GPU's memory, by the names that existing programs call.
 
-Each takes the index of a GPU among those that the process sees, and returns bytes or a number as an int. What counts
-events counts since the device was made, or LMS was first enabled for it. :func:`tf.lms.stats` has more, and has it for
-the CPU too.
+Each takes the index of a GPU among those that the process sees, and returns bytes or a number as an int: -1, and once a
+line in the log, where TensorFlow sees no such GPU, this build has no LMS for GPUs, or no operation has used the GPU yet.
+What counts events counts since the device was made, or LMS was first enabled for it. :func:`tf.lms.stats` has more, and
+has it for the CPU too.
 
 :raises TypeError: the index is not an int.
-:raises ValueError: TensorFlow sees no such GPU, or this build of TensorFlow has no LMS for GPUs.
-:raises RuntimeError: no operation has used the GPU yet.
 """
 
 from __future__ import annotations
 
 import ctypes
 
-from . import _arguments, _devices, _library
+from . import _arguments, _devices, _library, _once
 from ._kind import Device
 
 __all__ = [
@@ -53,34 +52,46 @@ _OF_ALLOCATOR = (
 _OF_HOST = ("bytes_in_use", "peak_bytes_in_use")
 
 
-def _gpu(gpu_id: int) -> Device:
-    index, found = _arguments.check_int("gpu_id", gpu_id), _devices.gpus()
+_UNKNOWN = -1
+
+
+def _gpu(gpu_id: int) -> Device | None:
+    index, kind = _arguments.check_int("gpu_id", gpu_id), _devices.KINDS["gpu"]
+    if not kind.in_this_build():
+        _once.warn("LMS counts the memory of GPUs, and this build of TensorFlow has no LMS for them: -1")
+        return None
+    found = _devices.gpus()
     if index not in found:
-        raise ValueError(f"gpu_id: GPU {index} does not exist; TensorFlow sees {len(found)} GPU(s)")
-    return _devices.find(f"gpu:{index}")
+        _once.warn(f"LMS counts nothing of GPU {index}, since TensorFlow sees {len(found)} GPU(s): -1")
+        return None
+    return Device(kind, index)
 
 
 def _counter(function: str, names: tuple[str, ...], wanted: str, index: int) -> int:
     values = (ctypes.c_int64 * len(names))()
     if not getattr(_library.load(), function)(index, values):
-        raise RuntimeError("TensorFlow has not made that device yet: run an operation on it first")
+        _once.warn("LMS counts nothing of a GPU that no operation has used yet: -1")
+        return _UNKNOWN
     return values[names.index(wanted)]
 
 
 def _of_allocator(name: str, gpu_id: int) -> int:
-    return _counter("lms_tensorflow_gpu_counters", _OF_ALLOCATOR, name, _gpu(gpu_id).index)
+    found = _gpu(gpu_id)
+    return _UNKNOWN if found is None else _counter("lms_tensorflow_gpu_counters", _OF_ALLOCATOR, name, found.index)
 
 
 def _of_host(name: str, numa_node: int) -> int:
     node = _arguments.check_int("numa_node", numa_node)
-    if node < 0:
-        raise ValueError(f"numa_node: expected at least 0, got {node}")
-    _gpu(0)  # page-locked memory is what GPUs copy to
+    if node < 0 or _gpu(0) is None:  # page-locked memory is what GPUs copy to
+        return _UNKNOWN
     return _counter("lms_tensorflow_gpu_host_counters", _OF_HOST, name, node)
 
 
 def _of_pager(gpu_id: int, *names: str) -> int:
-    statistics = _library.statistics(_gpu(gpu_id))
+    found = _gpu(gpu_id)
+    if found is None:
+        return _UNKNOWN
+    statistics = _library.statistics(found)
     return sum(statistics[name] for name in names)
 
 
@@ -182,9 +193,9 @@ def get_num_full_reclaims(gpu_id: int) -> int:
 
 def get_num_defragmentations(gpu_id: int) -> int:
     """0: memory that is free in several pieces serves one large request, so nothing is ever moved together."""
-    return 0 * _gpu(gpu_id).index
+    return _of_pager(gpu_id)
 
 
 def get_bytes_defragged(gpu_id: int) -> int:
     """0, as :func:`get_num_defragmentations`."""
-    return 0 * _gpu(gpu_id).index
+    return _of_pager(gpu_id)

@@ -31,6 +31,8 @@ Memory& memory() {
 // What follows needs switching().
 
 bool follows_request = false;  // was enabled as the program requested, and follows that
+bool lacks_limit = false;  // what the program requested had no effect
+std::atomic<bool> without_effect{false};  // the same, and nobody was told yet
 
 // Newer releases have another type of 64 bits.
 template <typename Result, typename Name, typename Integer>
@@ -57,12 +59,9 @@ lms::Status last_failure(lms_status status) {
   return status == LMS_OK ? lms::Status() : lms::Status(status, lms_last_error());
 }
 
-lms::Status no_limit() {
-  return lms::Status(LMS_UNSUPPORTED,
-                     "there is no GPU, and the CPU has no limit: set TF_CPU_ALLOCATOR_USE_BFC=1 and "
-                     "TF_CPU_BFC_MEM_LIMIT_IN_MB before TensorFlow is imported, or call "
-                     "tf.config.experimental.set_lms_limit or tf.lms.enable('cpu', limit=...)");
-}
+constexpr const char* no_limit =
+    "there is no GPU, and the CPU has no limit: set TF_CPU_ALLOCATOR_USE_BFC=1 and TF_CPU_BFC_MEM_LIMIT_IN_MB before "
+    "TensorFlow is imported, or call tf.config.experimental.set_lms_limit or tf.lms.enable('cpu', limit=...)";
 
 lms_status enable(const lms_options* options, std::uint64_t min_size) {
   lms_pager* handle = lms_tensorflow_cpu_pager();
@@ -80,11 +79,12 @@ lms_status enable(const lms_options* options, std::uint64_t min_size) {
   }
   memory().min_size.store(min_size, std::memory_order_relaxed);
   memory().enabled.store(true, std::memory_order_release);
-  follows_request = false;
+  follows_request = lacks_limit = false;
   return LMS_OK;
 }
 
 lms_status disable() {
+  lacks_limit = false;
   if (!memory().enabled.load()) {
     return LMS_OK;
   }
@@ -98,12 +98,7 @@ lms_status disable() {
   return LMS_OK;
 }
 
-}  // namespace
-
-const Memory& cpu_memory() { return memory(); }
-
-lms::Status enable_cpu_as_requested() {
-  const std::lock_guard<std::mutex> guard(switching());
+lms::Status enable_as_requested() {
   if (memory().enabled.load()) {
     return {};
   }
@@ -112,7 +107,9 @@ lms::Status enable_cpu_as_requested() {
   // On a machine with a GPU the requested limit is the GPU's.
   const std::uint64_t bytes = !gpu && requested_limit() != 0 ? requested_limit() : stock;
   if (bytes == 0) {
-    return gpu ? lms::Status() : no_limit();
+    lacks_limit = !gpu;
+    without_effect.store(without_effect.load() || lacks_limit);
+    return {};
   }
   lms_options options = {};
   options.struct_size = sizeof(options);
@@ -122,19 +119,28 @@ lms::Status enable_cpu_as_requested() {
   return last_failure(status);
 }
 
+}  // namespace
+
+const Memory& cpu_memory() { return memory(); }
+
+lms::Status enable_cpu_as_requested() {
+  const std::lock_guard<std::mutex> guard(switching());
+  return enable_as_requested();
+}
+
 lms::Status disable_cpu_as_requested() {
   const std::lock_guard<std::mutex> guard(switching());
-  return follows_request ? last_failure(disable()) : lms::Status();
+  return follows_request || lacks_limit ? last_failure(disable()) : lms::Status();
 }
 
 lms::Status limit_cpu_as_requested() {
   const std::lock_guard<std::mutex> guard(switching());
   if (!follows_request || has_gpu()) {
-    return {};
+    return lacks_limit ? enable_as_requested() : lms::Status();
   }
   const std::uint64_t bytes = requested_limit() != 0 ? requested_limit() : bfc_limit();
   if (bytes == 0) {
-    return no_limit();
+    return lms::Status(LMS_UNSUPPORTED, no_limit);
   }
   lms::Pager* pager = memory().pager.load();
   const std::uint64_t earlier = pager->limit();
@@ -159,6 +165,10 @@ lms_status lms_tensorflow_cpu_enable(const lms_options* options, uint64_t min_si
 lms_status lms_tensorflow_cpu_disable(void) {
   const std::lock_guard<std::mutex> guard(lms_tensorflow::switching());
   return lms_tensorflow::disable();
+}
+
+const char* lms_tensorflow_without_effect(void) {
+  return lms_tensorflow::without_effect.exchange(false) ? lms_tensorflow::no_limit : nullptr;
 }
 
 int lms_tensorflow_cpu_enabled(void) { return lms_tensorflow::memory().enabled.load() ? 1 : 0; }

@@ -10,15 +10,15 @@ namespace lms_tensorflow {
 
 const Memory& cpu_memory();
 
-// Enables LMS for the CPU with the requested limit (lms_request.h), or that of BFC. Does nothing when neither says one
-// and there is a GPU, or when it is enabled already. LMS_UNSUPPORTED: there is no GPU and no limit.
+// Enables LMS for the CPU with the requested limit (lms_request.h), or that of BFC. Does nothing when neither says one,
+// which lms_tensorflow_without_effect() tells where there is no GPU either, or when it is enabled already.
 lms::Status enable_cpu_as_requested();
 
-// These do nothing for a CPU that the program enabled or disabled itself since.
+// These do nothing for a CPU that the program enabled itself since.
 lms::Status disable_cpu_as_requested();
 
-// Applies the requested limit, unless that is the GPU's. On failure the CPU keeps its earlier one. LMS_UNSUPPORTED:
-// none is requested, and BFC has none.
+// Applies the requested limit, unless that is the GPU's, also to a CPU that had none so far. On failure the CPU keeps
+// its earlier one. LMS_UNSUPPORTED: none is requested, and BFC has none.
 lms::Status limit_cpu_as_requested();
 
 }  // namespace lms_tensorflow

@@ -24,8 +24,11 @@ LMS_API lms_pager* lms_tensorflow_cpu_pager(void);  // null before the first ena
 // What the program decided for devices that are made from now on (tf.config.experimental.set_lms_enabled): nonzero
 // enables LMS for the GPUs, and for the CPU if its allocator is BFC with a limit (TF_CPU_ALLOCATOR_USE_BFC,
 // TF_CPU_BFC_MEM_LIMIT_IN_MB); zero disables it, and sessions whose ConfigProto asks for it are refused from then on.
-// LMS_UNSUPPORTED: there is no GPU, and no limit for the CPU.
+// Without a GPU, and without a limit for the CPU, it has no effect before there is one.
 LMS_API lms_status lms_tensorflow_set_enabled(int enabled);
+
+// A sentence that says why, when that or a session's ConfigProto has had no effect since the last call; else null.
+LMS_API const char* lms_tensorflow_without_effect(void);
 
 // 1 or 0 as set above; -1: never set, so that each session's ConfigProto decides.
 LMS_API int lms_tensorflow_enabled(void);
