@@ -535,6 +535,16 @@ class Turns : public lms::BlockSource {
     policy.note(lms::Event{block, Use::read, bytes});
     policy.note(lms::Event{block, Use::write, bytes});
   }
+  // What comes back ahead of need, in that order.
+  std::vector<BlockId> bring_in_early() {
+    std::vector<BlockId> came;
+    for (BlockId block = policy.prefetch(*this); block != lms::no_block && occupied() + bytes <= limit_;
+         block = policy.prefetch(*this)) {
+      away_[block] = false;
+      came.push_back(block);
+    }
+    return came;
+  }
   // What leaves ahead of need, in that order.
   std::vector<BlockId> page_out_early() {
     std::vector<BlockId> left;
@@ -602,4 +612,54 @@ CASE(a_plan_leaves_as_much_free_as_the_watermark_says) {
     }
     CHECK_EQ(turns.page_out_early().size(), 8 + free_blocks);
   }
+}
+
+CASE(bounds_of_what_leaves) {
+  for (const std::uint64_t least : {0, 8, 100}) {
+    for (const bool early : {true, false}) {
+      Turns turns(/*limit_blocks=*/16, /*free_blocks=*/0);
+      lms::Distances distances;
+      distances.out_least = least;
+      distances.early_out = early;
+      turns.policy.set_distances(distances);
+      for (int round = 0; round < 6; ++round) {
+        turns.go_round();  // where nothing may leave, what has to does
+      }
+      for (BlockId block = 0; block < Turns::count; ++block) {
+        turns.use(block);
+      }
+      CHECK_EQ(turns.page_out_early().size(), early && least < 16 ? 8 : 0);
+    }
+  }
+}
+
+CASE(bounds_of_what_comes_back) {
+  const auto came = [](std::uint64_t least, std::uint64_t most, bool before_large) {
+    Turns turns(/*limit_blocks=*/16, /*free_blocks=*/0);
+    for (int round = 0; round < 6; ++round) {
+      turns.go_round();
+    }
+    lms::Distances distances;
+    distances.in_least = least;
+    distances.in_most = most;
+    turns.policy.set_distances(distances);
+    for (BlockId block = 0; block < Turns::count; ++block) {
+      turns.use(block);
+    }
+    turns.page_out_early();
+    if (!before_large) {
+      turns.use_large();
+    }
+    return turns.bring_in_early();
+  };
+  const std::vector<BlockId> any = came(0, UINT64_MAX, false);
+  CHECK(any.size() > 4);
+  CHECK(std::is_sorted(any.begin(), any.end()));
+  CHECK(came(0, 0, false).empty());
+  CHECK(came(0, 3, false) == std::vector<BlockId>(any.begin(), any.begin() + 4));
+  CHECK(came(0, UINT64_MAX, true).empty());  // the large one is going to need the room
+  CHECK_EQ(came(100, UINT64_MAX, true).size(), 8);
+  const std::vector<BlockId> soon = came(3, UINT64_MAX, true);
+  CHECK(!soon.empty() && soon.size() < 4);
+  CHECK(std::equal(soon.begin(), soon.end(), any.begin()));
 }

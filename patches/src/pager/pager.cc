@@ -182,6 +182,7 @@ Status Pager::apply(const Settings& settings) {
     copies_.set_store(std::move(store), settings.store);
   }
   policy_ = std::move(policy);
+  policy_->set_distances(distances_);
   // The new policy sees uses from the first shortage on; nothing that was logged before belongs to it.
   observers_.fetch_and(~to_policy);
   drained_.clear();
@@ -214,6 +215,12 @@ Status Pager::set_limit(std::uint64_t limit) {
   Lock lock(lock_);
   take_limit(limit, LMS_LIMIT_MANAGED);
   return reclaim_to_limit(&lock);
+}
+
+void Pager::set_distances(const Distances& distances) {
+  const Lock lock(lock_);
+  distances_ = distances;
+  policy_->set_distances(distances);
 }
 
 void Pager::shutdown() {

@@ -66,6 +66,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status configure(const Settings& settings);
   Status set_limit(std::uint64_t limit);
   std::uint64_t limit() const override { return limit_.load(std::memory_order_relaxed); }
+  // Lasts, whatever the limit and the policy are then.
+  void set_distances(const Distances& distances);
   void shutdown();
 
   Backend& backend() { return *backend_; }
@@ -363,6 +365,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   CountOthers count_others_ = nullptr;
   void* count_others_context_ = nullptr;
   std::unique_ptr<Policy> policy_;
+  Distances distances_;
   std::vector<Event> drained_;
   std::vector<std::unique_ptr<Trace>> traces_;
   // Bytes that were allocated at once, at most: unlike the statistics' peak it does not start anew.

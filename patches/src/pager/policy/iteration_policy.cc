@@ -595,7 +595,8 @@ void IterationPolicy::make_plan(std::uint64_t limit) {
     // probably part of an operation that is still under way.
     const bool dies = cycle_[next].use == Use::free;
     const std::uint32_t end = cycle_[next].group + (next > step ? 0 : groups) + (dies ? 1 : 0);
-    if (end < begin + (dies ? iteration_short_gap : 1)) {
+    const std::uint64_t shortest = std::max<std::uint64_t>(dies ? iteration_short_gap : 1, distances_.out_least);
+    if (end < begin + shortest) {
       continue;
     }
     const std::uint64_t read = dies ? 0 : cycle_[step].bytes;
@@ -798,7 +799,7 @@ BlockId IterationPolicy::victim(const BlockSource& blocks, std::uint64_t bytes) 
 }
 
 BlockId IterationPolicy::early_victim(const BlockSource& blocks) {
-  if (!following_) {
+  if (!following_ || !distances_.early_out) {
     return no_block;
   }
   ensure_plan(blocks);
@@ -865,8 +866,15 @@ bool IterationPolicy::fits_until(Position next, std::uint64_t bytes) {
   return next <= from || most_resident(step_at(from), step_at(next)) + extra <= planned_limit_;
 }
 
+// Up to the one that comes at that position.
+std::uint64_t IterationPolicy::operations_until(Position next) const {
+  const Step step = step_at(next);
+  const std::uint64_t wrapped = step < cursor_ ? std::uint64_t{cycle_.back().group} + 1 : 0;
+  return wrapped + cycle_[step].group - cycle_[cursor_].group;
+}
+
 BlockId IterationPolicy::prefetch(const BlockSource& blocks) {
-  if (!following_) {
+  if (!following_ || distances_.in_most == 0) {
     return no_block;
   }
   ensure_plan(blocks);
@@ -897,7 +905,11 @@ BlockId IterationPolicy::prefetch(const BlockSource& blocks) {
     if (!state.away) {
       continue;  // on its way out
     }
-    if (planned && !fits_until(span.next, state.bytes)) {
+    const std::uint64_t ahead = operations_until(span.next);
+    if (ahead > distances_.in_most) {
+      break;
+    }
+    if (planned && (distances_.in_least == 0 || ahead > distances_.in_least) && !fits_until(span.next, state.bytes)) {
       break;
     }
     tracks_[span.block].fetched = true;

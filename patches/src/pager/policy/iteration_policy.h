@@ -34,6 +34,10 @@ class IterationPolicy : public Policy {
   BlockId victim(const BlockSource& blocks, std::uint64_t bytes) override;
   BlockId early_victim(const BlockSource& blocks) override;
   BlockId prefetch(const BlockSource& blocks) override;
+  void set_distances(const Distances& distances) override {
+    distances_ = distances;
+    planned_ = false;
+  }
   bool follows() const override { return following_; }
   std::uint64_t foreseen() const override { return foreseen_; }
   std::uint64_t departures() const override { return departures_; }
@@ -142,6 +146,7 @@ class IterationPolicy : public Policy {
   BlockId next_due(const BlockSource& blocks);
   BlockId farthest(const BlockSource& blocks);
   void sort_candidates(const BlockSource& blocks);
+  std::uint64_t operations_until(Position next) const;
   std::uint64_t most_resident(Step begin, Step end) const;
   bool fits_until(Position next, std::uint64_t bytes);
   void find_absent(const BlockSource& blocks);
@@ -176,6 +181,7 @@ class IterationPolicy : public Policy {
   std::size_t next_candidate_ = 0;
   Position sorted_at_ = 0;
 
+  Distances distances_;
   LruPolicy lru_;
   std::uint64_t foreseen_ = 0;
   std::uint64_t departures_ = 0;

@@ -36,6 +36,15 @@ class BlockSource {
   virtual std::uint64_t occupied() const = 0;  // bytes of blocks with device pages, in flight or not
 };
 
+// Bounds for a policy that foresees uses, in operations of the program, about. They yield to need: what is short of
+// memory takes it, and what is used is brought in.
+struct Distances {
+  std::uint64_t out_least = 0;  // a block leaves between two uses that are farther apart
+  std::uint64_t in_least = 0;  // so long before its next use it comes back if there is room then, whatever is foreseen
+  std::uint64_t in_most = UINT64_MAX;  // and not sooner than that; 0: when it is used
+  bool early_out = true;  // blocks leave before memory is short
+};
+
 class Policy {
  public:
   virtual ~Policy() = default;
@@ -52,6 +61,9 @@ class Policy {
   // The block that the background worker should bring in now; no_block for none. The pager brings it in only while it
   // fits under the limit as it is.
   virtual BlockId prefetch(const BlockSource& blocks);
+
+  // One that foresees nothing leaves them alone.
+  virtual void set_distances(const Distances& distances);
 
   // Whether the program does what the policy foresees, so that it will ask for the same sizes again.
   virtual bool follows() const { return false; }

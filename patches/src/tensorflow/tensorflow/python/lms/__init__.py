@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import importlib
+import os
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -36,8 +37,6 @@ from ._calls import (
 from ._kind import Device
 
 if TYPE_CHECKING:
-    import os
-
     from typing_extensions import Self
 
     from ._sizes import Size
@@ -174,3 +173,5 @@ for _kind in _devices.KINDS.values():
     if _kind.in_this_build():
         _library.load(_kind.name)  # registers devices that can page, which has to be done before TensorFlow makes any
 _handout.watch_sessions(_switched)
+if "TF_LMS_ENABLED" in os.environ or "TF_LMS_LIMIT" in os.environ:
+    importlib.import_module(f"{__name__}._environment").switch_on()

@@ -9,6 +9,7 @@
 
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/common_runtime/lms/lms_pagers.h"
+#include "tensorflow/core/common_runtime/lms/lms_resident.h"
 #include "tensorflow/core/common_runtime/lms/lms_status.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
@@ -46,6 +47,7 @@ struct Traits {
   bool is_list = false;  // lists show their elements to those that use them
   bool reads_array = false;  // a TensorArray, which does not
   bool sends = false;    // to another process, when the operation has ended
+  bool keeps_outputs = false;  // resident, as the program asks
 };
 
 using Names = std::unordered_set<std::string>;
@@ -142,6 +144,7 @@ Traits read_traits(const OpKernel& kernel) {
   traits.writes_inputs = names_of_writers().count(type) != 0;
   traits.is_list = traits.uses_lists || traits.makes_elements || type.compare(0, 10, "TensorList") == 0;
   traits.reads_array = type.compare(0, 15, "TensorArrayRead") == 0;
+  traits.keeps_outputs = stays_resident(kernel.name(), type);
   if (type == "_Send" || type == "_HostSend") {
     traits.sends = task_of(kernel, "send_device") != task_of(kernel, "recv_device");
   }
@@ -163,13 +166,16 @@ const Traits& traits_of(const OpKernel& kernel) {
     const OpKernel* kernel = nullptr;
     std::string name;
     std::string type;
+    std::uint64_t version = 0;  // of what the program asks
     Traits traits;
   };
   static constexpr std::size_t places = 1024;
   thread_local std::vector<Remembered> remembered(places);
   Remembered& place = remembered[reinterpret_cast<std::uintptr_t>(&kernel) / alignof(std::max_align_t) % places];
-  if (place.kernel != &kernel || place.type != kernel.type_string() || place.name != kernel.name()) {
-    place = Remembered{&kernel, kernel.name(), kernel.type_string(), read_traits(kernel)};
+  const std::uint64_t version = resident_version();
+  if (place.kernel != &kernel || place.version != version || place.type != kernel.type_string() ||
+      place.name != kernel.name()) {
+    place = Remembered{&kernel, kernel.name(), kernel.type_string(), version, read_traits(kernel)};
   }
   return place.traits;
 }
@@ -249,6 +255,7 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
   const Traits& traits = traits_of(*kernel);
   makes_elements_ = traits.makes_elements;
   reads_array_ = traits.reads_array;
+  keeps_outputs_ = traits.keeps_outputs;
   if (traits.sends && context->num_inputs() == 1 && context->has_input(0)) {
     const void* address = address_of(context->input(0));
     const KnownPager* found = find_pager(address, count_);
@@ -332,6 +339,9 @@ void Operation::show(const Tensor& output) {
   const KnownPager* found = find_pager(address, count_);
   if (found == nullptr) {
     return;
+  }
+  if (keeps_outputs_) {
+    static_cast<void>(found->pager->hold(address));  // where there is no memory to bring it back, it stays away
   }
   if (reads_array_ && !may_be_forwarded(output) && !found->pager->backend().serves_faults()) {
     // The array has it still. It is resident, since it was never seen, or held: this cannot fail.

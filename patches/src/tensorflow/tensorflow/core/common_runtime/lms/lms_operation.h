@@ -47,6 +47,7 @@ class Operation {
   std::size_t count_;  // of pagers when it began
   bool makes_elements_ = false;
   bool reads_array_ = false;
+  bool keeps_outputs_ = false;  // the program asks for it
   absl::InlinedVector<Held, 8> pins_;
   std::vector<tensorflow::Tensor> read_;  // of a device without faults, pinned for reading
 };

@@ -14,6 +14,9 @@ namespace lms_tensorflow {
 // Adds the pager of a device to those whose blocks operations pin. False: there are too many.
 bool add_pager(lms::Pager* pager);
 
+// Applies to those that there are, and to those that are added later.
+void set_distances(const lms::Distances& wanted);
+
 // The pager whose address space contains `address`; null when there is none. Takes no lock.
 lms::Pager* pager_of(const void* address);
 

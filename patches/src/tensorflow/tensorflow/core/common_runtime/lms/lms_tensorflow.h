@@ -38,6 +38,16 @@ LMS_API int lms_tensorflow_enabled(void);
 // its own.
 LMS_API lms_status lms_tensorflow_set_limit(uint64_t limit);
 
+// Bounds in operations, as lms::Distances (pager/policy/policy.h) has them, for all devices; those that are made later,
+// too.
+LMS_API void lms_tensorflow_set_distances(uint64_t out_least, uint64_t in_least, uint64_t in_most, int early_out);
+
+// What operations put out stays resident if their name begins with one of `scopes`, their type is one of `types`, or
+// their name one of `names`; and, unless both `paged_` lists are empty, if they are of neither of these. Each is a
+// list, a line for every entry, or null. Replaces what was asked before; holds for what is put out from then on.
+LMS_API void lms_tensorflow_keep_resident(const char* scopes, const char* types, const char* names,
+                                          const char* paged_scopes, const char* paged_types);
+
 // The same for the GPUs, only in a build with CUDA. A GPU is given by its number among those that the process sees,
 // whatever TensorFlow makes of it. Before it has devices nothing but the number and `min_size` is looked at: the rest
 // happens, and fails, when it gets some. A limit of UINT64_MAX: what it has free then and the pager holds, less 5 %.
