@@ -65,6 +65,15 @@ class StepLog:
             self._lms.reset_peak_stats(self._device)
         self._before, self._time = after, time.perf_counter()
 
+    def averages(self, after=1):
+        """The mean of every column over the steps so far, without the first ones: in those everything is made.
+
+        :param after: how many; with fewer steps all of them count.
+        """
+        rows = self.rows[after:] or self.rows
+        names = [name for name in rows[0] if name not in self._labels and name != "step"] if rows else []
+        return {name: sum(row[name] for row in rows) / len(rows) for name in names}
+
     def close(self):
         """Closes the file. Call it once, after the last step."""
         if self._file is not None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import statistics
 import subprocess
 from pathlib import Path
 
@@ -60,6 +61,18 @@ def test_the_commands_of_the_readme(
         rows = list(csv.DictReader(file))
     assert [(row["batch"], row["step"]) for row in rows] == [(b, str(s)) for b in "48" for s in range(1, 6)]
     assert sum(int(row["out.bytes"]) for row in rows) > 0
+    with (folder / "averages.csv").open(newline="") as file:
+        averages = list(csv.DictReader(file))
+    assert [row["batch"] for row in averages] == ["4", "8"]
+    for average in averages:
+        later = [row for row in rows if row["batch"] == average["batch"]][1:]
+        assert average["steps"] == "4" == str(len(later))
+        for name in ("seconds", "out.bytes", "resident_bytes.peak"):
+            assert float(average[name]) == pytest.approx(sum(float(row[name]) for row in later) / 4)
+        pixels = int(average["batch"]) * 64 * 64 / 1e6
+        assert float(average["megapixels/s"]) * float(average["seconds"]) == pytest.approx(pixels)
+        median = statistics.median(float(row["seconds"]) for row in later)
+        assert float(average["median megapixels/s"]) * median == pytest.approx(pixels)
 
 
 def test_the_torchvision_that_the_readme_names() -> None:

@@ -130,17 +130,80 @@ def test_the_table_goes_on_after_what_does_not_fit(capsys: pytest.CaptureFixture
                 raise MemoryError("too large")
         return 0.125
 
-    options = SimpleNamespace(models=["a"], batch=[2, 4, 1], image_size=32, csv=None)
+    options = SimpleNamespace(
+        models=["a"], batch=[2, 4, 1], image_size=32, csv=None, averages=None, profile=None, warmup=1
+    )
     assert many_model.run(options, lms, "cpu", train, MemoryError) == many_model.OUT_OF_MEMORY
     out = capsys.readouterr()
     assert "a, batch 4: too large" in out.err
     rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in out.out.splitlines()]
     assert rows[0] == list(many_model.COLUMNS)
-    assert [(row[2], row[3], row[5], row[7]) for row in rows[2:]] == [
+    assert [(row[2], row[3], row[5], row[8]) for row in rows[2:]] == [
         ("2", "2.0", "0.0", "0.125"),
         ("4", "4.0", "2048.0", "out of memory"),
         ("1", "1.0", "0.0", "0.125"),
     ]
+
+
+def test_averages_are_added_to_a_file_of_the_same_columns(tmp_path: Path) -> None:
+    import many_model
+
+    path, lms = tmp_path / "averages.csv", StandIn()
+    options = SimpleNamespace(
+        models=["a"], batch=[2], image_size=32, csv=None, averages=str(path), profile=None, warmup=2
+    )
+
+    def train(name: str, batch: int, log: object) -> float:
+        for step in range(4):
+            lms.use(peak=1, moved=1000 if step < 2 else step * 10)
+            log()  # type: ignore[operator]
+        return 0.5
+
+    for _ in range(2):
+        assert many_model.run(options, lms, "cpu", train, MemoryError) == 0
+    with path.open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [(row["model"], row["steps"], float(row["out.bytes"])) for row in rows] == [("a", "2", 25.0)] * 2
+    with pytest.raises(SystemExit, match="has other columns"):
+        many_model.run(options, None, "cpu", train, MemoryError)
+
+
+def test_a_profiler_is_told_the_steps() -> None:
+    import many_model
+
+    said = []
+    driver = SimpleNamespace(
+        cuProfilerStart=lambda: said.append((len(log.rows), "start")),
+        cuProfilerStop=lambda: said.append((len(log.rows), "stop")),
+    )
+    for first, last, expected in ((1, 1, [(0, "start"), (1, "stop")]), (2, 4, [(1, "start"), (4, "stop")])):
+        said.clear()
+        log = SimpleNamespace(rows=[])
+        log = many_model._Log(None, "cpu", SimpleNamespace(profile=(first, last), csv=None), driver)
+        for run in range(2):
+            said.clear()
+            if run:
+                log.start()
+            elif first == 1:
+                said.append((0, "start"))  # when it was made
+            for _ in range(5):
+                log()
+            assert said == expected, (first, last, run)
+
+
+@pytest.mark.parametrize(("text", "expected"), [("4:9", (4, 9)), ("1:1", (1, 1))])
+def test_steps(text: str, expected: tuple[int, int]) -> None:
+    import many_model
+
+    assert many_model.steps(text) == expected
+
+
+@pytest.mark.parametrize("text", ["", "4", "9:4", "0:3", "a:b", "1:2:3"])
+def test_wrong_steps(text: str) -> None:
+    import many_model
+
+    with pytest.raises(argparse.ArgumentTypeError, match="steps|above 0"):
+        many_model.steps(text)
 
 
 @pytest.mark.parametrize(
@@ -159,6 +222,10 @@ def test_the_table_goes_on_after_what_does_not_fit(capsys: pytest.CaptureFixture
         ([*LIMITED, "--store", __file__], StandIn(), "is not a folder that exists"),
         ([*LIMITED, "--csv", "none/a.csv"], StandIn(), "--csv: none/a.csv cannot be written"),
         ([*LIMITED, "--csv", "."], StandIn(), "--csv: . cannot be written"),
+        ([*LIMITED, "--averages", "none/a.csv"], StandIn(), "--averages: none/a.csv cannot be written"),
+        ([*LIMITED, "--profile", "2:3"], StandIn(), "--profile is about a GPU"),
+        ([*LIMITED, "--profile", "3"], StandIn(), "are no steps"),
+        ([*LIMITED, "--warmup", "0"], StandIn(), "is not a number above 0"),
     ],
 )
 def test_options_that_contradict_each_other_or_what_there_is(
