@@ -1,0 +1,1 @@
+"""Of what TensorFlow 1 had here, Large Model Support: ``from tensorflow.contrib.lms import LMS``."""
