@@ -6,7 +6,7 @@ Sizes are in bytes. Nothing here makes a device.
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import tensorflow as tf
 from tensorflow.python.lms import _devices
@@ -21,7 +21,10 @@ _GIB = 1 << 30
 
 
 def enable() -> None:
-    """Enables LMS where that is possible; where it is too late, the log says what to do."""
+    """Enables LMS where that is possible; where it is too late, the log says what to do. TF_LMS_ENABLED=0 keeps it off."""
+    if os.environ.get("TF_LMS_ENABLED", "").lower() in ("0", "false"):
+        log.info_once("TF_LMS_ENABLED is 0 in the environment: LMS is off.")
+        return
     try:
         tf.config.experimental.set_lms_enabled(True)
     except RuntimeError as error:
@@ -41,13 +44,11 @@ def disable() -> None:
 
 def enabled() -> Iterator[str]:
     """The names of the devices for which LMS is enabled, such as "cpu" or "gpu:0"."""
-    for name in ("cpu", *map(_gpu_name, tf.config.list_physical_devices("GPU"))):
-        if tf.lms.is_enabled(name):
-            yield name
+    return filter(tf.lms.is_enabled, _names())
 
 
-def _gpu_name(device: Any) -> str:
-    return f"gpu:{_devices.parse(device)[1]}"
+def _names() -> list[str]:
+    return ["cpu", *(f"gpu:{_devices.parse(device)[1]}" for device in tf.config.list_physical_devices("GPU"))]
 
 
 # ------------------------------------------------------------------------------------------------ the limit
@@ -128,12 +129,13 @@ _NOTHING = Paged(0, 0, 0, 0)
 
 
 def paged() -> dict[str, Paged]:
-    """What was paged on each device since LMS was enabled there."""
+    """What was paged on each device since LMS was enabled there, if it ever was."""
     found = {}
-    for name in enabled():
+    for name in _names():
         of = tf.lms.stats(name)
         out, nbytes = of["out.blocks"] + of["clean_drop.blocks"], of["out.bytes"] + of["clean_drop.bytes"]
-        found[name] = Paged(out, nbytes, of["in.blocks"], of["in.bytes"])
+        if of["limit_bytes"] or tf.lms.is_enabled(name):
+            found[name] = Paged(out, nbytes, of["in.blocks"], of["in.bytes"])
     return found
 
 

@@ -158,7 +158,10 @@ class LMS(tf.keras.callbacks.Callback, tf.compat.v1.train.SessionRunHook):
         self._run_of_keras = run
         if self._before is None:
             self._before = devices.paged()
-        if self._unchecked is not None:  # has all of its operations by now
+        if self._unchecked is not None:
+            make = getattr(self.model, "_make_train_function", None)  # of graph mode, where none is public
+            if run == "train" and make is not None:
+                make()  # the graph has all of its operations then
             self._check(self._unchecked)
             self._keep_resident(self._unchecked)
             self._unchecked = None
@@ -262,7 +265,7 @@ class LMS(tf.keras.callbacks.Callback, tf.compat.v1.train.SessionRunHook):
     def _say(self) -> None:
         found = [f"{name} (limit: {devices.limit_in_words(name)})" for name in devices.enabled()]
         if not found:
-            log.info("LMS has nothing to do yet: no device has it, or the CPU has no limit.")
+            log.info("LMS has nothing to do yet: no device has it.")
             return
         words = {
             "out_least": "out ahead of need if the next use is at least {} operations away",
