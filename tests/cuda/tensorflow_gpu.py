@@ -14,9 +14,13 @@ from pathlib import Path
 NVML = Path(__file__).with_name("nvml.cc")
 # By the release of CUDA that the wheel is for.
 STOOD_IN_FOR = {
+    "10": (
+        *("libcublas.so.10", "libcudnn.so.7", "libcufft.so.10", "libcurand.so.10", "libcusolver.so.10"),
+        "libcusparse.so.10",
+    ),
     "11": (
         *("libcublas.so.11", "libcublasLt.so.11", "libcudnn.so.8", "libcufft.so.10", "libcurand.so.10"),
-        *("libcusolver.so.11", "libcusparse.so.11"),
+        *("libcusolver.so.10", "libcusolver.so.11", "libcusparse.so.11"),  # 10: of CUDA 11.0
     ),
     "12": (
         *("libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libcufft.so.11", "libcurand.so.10"),
