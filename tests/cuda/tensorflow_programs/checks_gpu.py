@@ -179,6 +179,30 @@ def check_set_lms_enabled() -> None:
     assert stat("allocated_bytes.current") == before
 
 
+def check_lists() -> None:
+    """The elements of a list are paged as other tensors are; on 2.1, whose lists hide them, they stay."""
+    simulate()
+    enable(12 * MIB)
+    with tf.device("GPU:0"):
+        handle = tf.raw_ops.EmptyTensorList(element_shape=[MIB], max_num_elements=-1, element_dtype=tf.float32)
+        for index in range(6):
+            handle = tf.raw_ops.TensorListPushBack(input_handle=handle, tensor=copied(tf.constant(data(index))))
+        others = [copied(tf.constant(data(10 + index))) for index in range(4)]
+        for index in (3, 0, 5, 1, 4, 2):
+            element = tf.raw_ops.TensorListGetItem(
+                input_handle=handle, index=index, element_shape=[MIB], element_dtype=tf.float32
+            )
+            same(copied(element), data(index))
+            del element
+    for index, other in enumerate(others):
+        same(other, data(10 + index))
+    if tf.__version__.startswith("2.1."):
+        assert stat("resident_bytes.current") >= 24 * MIB
+    else:
+        assert stat("out.blocks") >= 6
+        assert stat("resident_bytes.current") <= 12 * MIB
+
+
 def check_counters_of_the_older_implementation() -> None:
     """All twenty functions, for eight tensors of 4 MiB under a limit of four of them."""
     simulate()
