@@ -43,7 +43,7 @@ def test_a_model_three_times_its_limit_trains_to_the_same_numbers(
     ("version", "packages"),
     [
         ("2.1.4", {"numpy<1.20", "numpy<2", "protobuf<3.21"}),
-        ("2.6.0", {"numpy<2", "protobuf<3.21", "keras<2.7", "tensorflow-estimator<2.7"}),
+        ("2.6.1", {"numpy<2", "protobuf<3.21", "keras<2.7", "tensorflow-estimator<2.7"}),
         ("2.9.3", {"numpy<2", "protobuf<3.21"}),
         ("2.10.0", {"numpy<2"}),
         ("2.12.0", set()),

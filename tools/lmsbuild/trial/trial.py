@@ -37,8 +37,8 @@ _ALSO = {
         "<2.3": "numpy<1.20",
         "<2.12": "numpy<2",
         "<2.10": "protobuf<3.21",
-        "==2.6.0": "keras<2.7",
-        "<2.6.1,>=2.6": "tensorflow-estimator<2.7",
+        ">=2.6,<2.6.2": "keras<2.7",
+        "<2.6.2,>=2.6": "tensorflow-estimator<2.7",
     },
 }
 
