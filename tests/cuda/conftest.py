@@ -14,6 +14,7 @@ import pytest
 
 import allocator_programs
 import elsewhere
+import old_release
 import tensorflow_gpu
 from allocator_programs import Allocator
 from elsewhere import Programs
@@ -70,7 +71,11 @@ def tensorflow_gpu_wheel(
     def wheel_of(tag: str) -> Path:
         if tag not in known:
             output, folder = tmp_path_factory.mktemp("tensorflow-gpu-dist"), tmp_path_factory.mktemp("tensorflow-gpu")
-            tensorflow_gpu.unpack(wheel_builder(tag, output, "tensorflow"), folder)
+            if tensorflow_gpu.is_old(tag):
+                wheel, _ = old_release.build(output, "tensorflow", tag)
+            else:
+                wheel = wheel_builder(tag, output, "tensorflow")
+            tensorflow_gpu.unpack(wheel, folder)
             shutil.rmtree(output)
             known[tag] = folder
         return known[tag]
@@ -78,6 +83,25 @@ def tensorflow_gpu_wheel(
     yield wheel_of
     for folder in known.values():
         shutil.rmtree(folder)
+
+
+@pytest.fixture(scope="session")
+def any_tensorflow_python(
+    tensorflow_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Callable[[str], Path]]:
+    """As `tensorflow_python`, also for releases that take an older interpreter than the running one."""
+    known: dict[str, Path] = {}
+
+    def python_of(tag: str) -> Path:
+        if not tensorflow_gpu.is_old(tag):
+            return tensorflow_python(tag)
+        if tag not in known:
+            known[tag] = old_release.install(tmp_path_factory.mktemp("old"), "tensorflow", tag, "tensorflow-cpu")
+        return known[tag]
+
+    yield python_of
+    for python in known.values():
+        shutil.rmtree(python.parents[2])
 
 
 @pytest.fixture(scope="session")

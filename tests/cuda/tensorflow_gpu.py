@@ -7,16 +7,27 @@ does not have are stood in for by empty ones: no test comes to a kernel of their
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import subprocess
 import zipfile
 from pathlib import Path
 
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
+from lmsbuild.wheel.target import target_for
+
 NVML = Path(__file__).with_name("nvml.cc")
+_HEADERS = re.compile(r"(?:[^/]+\.data/purelib/)?tensorflow(?:_core)?/include/")
 # By the release of CUDA that the wheel is for.
 STOOD_IN_FOR = {
+    "10": (
+        *("libcublas.so.10", "libcudnn.so.7", "libcufft.so.10", "libcurand.so.10", "libcusolver.so.10"),
+        "libcusparse.so.10",
+    ),
     "11": (
         *("libcublas.so.11", "libcublasLt.so.11", "libcudnn.so.8", "libcufft.so.10", "libcurand.so.10"),
-        *("libcusolver.so.11", "libcusparse.so.11"),
+        *("libcusolver.so.10", "libcusolver.so.11", "libcusparse.so.11"),  # 10: of CUDA 11.0
     ),
     "12": (
         *("libcublas.so.12", "libcublasLt.so.12", "libcudnn.so.9", "libcufft.so.11", "libcurand.so.10"),
@@ -25,10 +36,37 @@ STOOD_IN_FOR = {
 }
 
 
+def is_old(tag: str) -> bool:
+    """Whether it takes an older interpreter than the running one."""
+    found = catalogue.find_tag(paths.patches_folder(), tag, "tensorflow")
+    return target_for(None).interpreter not in found.interpreters
+
+
 def unpack(wheel: Path, folder: Path) -> None:
     """Unpacks a wheel without the headers, 1.5 GB."""
     with zipfile.ZipFile(wheel) as archive:
-        archive.extractall(folder, [name for name in archive.namelist() if not name.startswith("tensorflow/include/")])
+        archive.extractall(folder, [name for name in archive.namelist() if not _HEADERS.match(name)])
+    for apart in folder.glob("*.data/purelib"):  # 2.1 has Python files there
+        shutil.copytree(apart, folder, dirs_exist_ok=True)
+
+
+def _static_runtime(wheel: Path, cuda: str, simulator: Path, scratch: Path) -> dict[str, str]:
+    """What static_runtime.py needs where stream executor is in the library that has NVIDIA's runtime linked in: 2.1."""
+    found = list(wheel.glob("tensorflow_core/python/_pywrap_tensorflow_internal.so"))
+    if not found:
+        return {}
+    (runtime,) = simulator.glob(f"libcudart.so.{cuda}")
+    simulated = _functions(runtime, "--dynamic")
+    lines = [f"{place} {name}" for name, place in _functions(found[0]).items() if name in simulated]
+    description = scratch / "static-runtime.txt"
+    description.write_text("\n".join((str(found[0]), str(runtime), *lines)))
+    return {"LMS_TEST_STATIC_RUNTIME": str(description)}
+
+
+def _functions(library: Path, *options: str) -> dict[str, str]:
+    """Where CUDA's functions are in a library, by name."""
+    done = subprocess.run(["nm", "--defined-only", *options, library], capture_output=True, text=True, check=True)
+    return {name: place for place, name in re.findall(r"(?m)^(\w+) [tT] (cuda[A-Z]\w*)(?:@.*)?$", done.stdout)}
 
 
 def environment(wheel: Path, cuda: str, simulator: Path, scratch: Path) -> dict[str, str]:
@@ -47,4 +85,5 @@ def environment(wheel: Path, cuda: str, simulator: Path, scratch: Path) -> dict[
         "PYTHONPATH": str(wheel),
         "TF_CPP_MIN_LOG_LEVEL": "2",
         "TMPDIR": str(scratch),
+        **_static_runtime(wheel, cuda, simulator, scratch),
     }

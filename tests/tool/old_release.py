@@ -12,11 +12,28 @@ import pytest
 
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
+from lmsbuild.trial import trial
 from lmsbuild.wheel.target import minor_of, python_of
 
 
 def install(folder: Path, framework: str, tag: str, package: str | None = None, needs: tuple[str, ...] = ()) -> Path:
     """Builds the wheel of the tag and installs it with what it and its tests need; returns the interpreter.
+
+    As for `build`, which see.
+    """
+    wheel, interpreter = build(folder, framework, tag, package)
+    clean = clean_environment()
+    subprocess.run([interpreter, "-m", "venv", folder / "venv"], check=True, env=clean)
+    installed = folder / "venv" / "bin" / "python"
+    pip = [installed, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
+    also = trial.also_needs(framework, tag.removeprefix("v"))
+    subprocess.run([*pip, wheel, *also, *needs], check=True, env=clean)
+    wheel.unlink()
+    return installed
+
+
+def build(folder: Path, framework: str, tag: str, package: str | None = None) -> tuple[Path, Path]:
+    """Builds the wheel of the tag; returns it and the interpreter that it is for.
 
     The oldest interpreter is taken that the tag has an official wheel for and LMS runs on; skips where there is none.
     """
@@ -28,18 +45,11 @@ def install(folder: Path, framework: str, tag: str, package: str | None = None, 
     interpreter = _find_interpreter(python)
     if interpreter is None:
         pytest.skip(f"needs python{python}, in PATH or among pyenv's versions: the wheel of {tag} is for it")
-    build = [Path(sys.executable).with_name("lmsbuild"), framework, tag, "--python", python, "--output", folder]
-    build += ["--package", package] if package is not None else []
-    done = subprocess.run(build, capture_output=True, text=True, check=False)
+    words = [Path(sys.executable).with_name("lmsbuild"), framework, tag, "--python", python, "--output", folder]
+    words += ["--package", package] if package is not None else []
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
-    wheel = Path(done.stdout.strip())
-    clean = clean_environment()
-    subprocess.run([interpreter, "-m", "venv", folder / "venv"], check=True, env=clean)
-    installed = folder / "venv" / "bin" / "python"
-    pip = [installed, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check", "--no-cache-dir"]
-    subprocess.run([*pip, wheel, *needs], check=True, env=clean)
-    wheel.unlink()
-    return installed
+    return Path(done.stdout.strip()), interpreter
 
 
 def clean_environment() -> dict[str, str]:

@@ -39,6 +39,20 @@ def test_a_model_three_times_its_limit_trains_to_the_same_numbers(
     assert "without Large Model Support" in drawing and f"limit: {limit:.0f} MiB" in drawing
 
 
+@pytest.mark.parametrize(
+    ("version", "packages"),
+    [
+        ("2.1.4", {"numpy<1.20", "numpy<2", "protobuf<3.21"}),
+        ("2.6.1", {"numpy<2", "protobuf<3.21", "keras<2.7", "tensorflow-estimator<2.7"}),
+        ("2.9.3", {"numpy<2", "protobuf<3.21"}),
+        ("2.10.0", {"numpy<2"}),
+        ("2.12.0", set()),
+    ],
+)
+def test_what_the_wheels_of_a_release_do_not_say_that_they_need(version: str, packages: set[str]) -> None:
+    assert set(trial.also_needs("tensorflow", version)) == packages
+
+
 def _patched(workshop: Workshop) -> Path:
     """The stand-in under a name that says it is patched."""
     return workshop.base.rename(workshop.folder / synthetic.wheel_name("2.13.0+cpu.lms1"))

@@ -9,7 +9,7 @@ from typing import Any
 
 import tensorflow as tf
 from checks_gpu import MIB, copied, data, enable, simulate, stat
-from tensorflow.python.client import pywrap_tf_session
+from tensorflow.python.client import session
 from tensorflow.python.eager import context
 from tensorflow.python.lms import _calls, _library
 
@@ -32,7 +32,12 @@ def limit_of_cpu() -> None:
 
 
 def watched() -> bool:
-    return hasattr(pywrap_tf_session.TF_SessionRun_wrapper, "__wrapped__")
+    return hasattr(session.tf_session.TF_SessionRun_wrapper, "__wrapped__")
+
+
+def tells_addresses() -> bool:
+    """Whether the release tells where a GPU has a tensor: since it has DLPack, 2.2."""
+    return hasattr(tf.experimental, "dlpack")
 
 
 def check_pin_with_a_hidden_gpu() -> None:
@@ -46,6 +51,9 @@ def check_pin_with_a_hidden_gpu() -> None:
         tensor, variable = copied(tf.constant(data(1))), tf.Variable(data(2))
     assert stat("allocated_bytes.current", 1) >= 8 * MIB
     gc.collect()
+    if not tells_addresses():
+        raised(RuntimeError, tf.lms.pin(tensor).__enter__, "TensorFlow 2.1")
+        return
     with tf.lms.pin(tensor, variable):
         assert pinned(1) == 8 * MIB, tf.lms.stats(visible)
         tf.lms.reclaim("gpu:1")
@@ -64,6 +72,8 @@ def check_pin_on_two_devices_of_one_gpu() -> None:
     for logical, gpu in ((0, 0), (1, 0), (2, 1)):
         with tf.device(f"GPU:{logical}"):
             tensor = copied(tf.constant(data(logical)))
+        if not tells_addresses():
+            continue
         with tf.lms.pin(tensor):
             assert pinned(gpu) == 4 * MIB, logical
         assert pinned(gpu) == 0
@@ -79,7 +89,7 @@ def check_names() -> None:
     assert tf.lms.limit("gpu") == 16 * MIB
     logical = tf.config.list_logical_devices("GPU")[1]
     with tf.device(logical.name):
-        of_tensor = tf.constant(data(1)).device
+        of_tensor = copied(tf.constant(data(1))).device
     for name in ("/device:GPU:1", "device:gpu:1", "/gpu:1", "/GPU:0", of_tensor, logical):
         for function in (tf.lms.limit, tf.lms.is_enabled, tf.lms.stats, tf.lms.disable, tf.lms.enable):
             raised(ValueError, lambda f=function, n=name: f(n), "logical device", "'gpu:N'", "list_physical_devices")
@@ -98,9 +108,11 @@ def check_sessions_without_lms() -> None:
     calls.restype, calls.argtypes = ctypes.c_uint64, [ctypes.c_char_p]
     counted = (b"cuDeviceGet", b"cuDeviceGetAttribute", b"cuDeviceGetName", b"cuDeviceTotalMem", b"cuCtxCreate")
     v1 = tf.compat.v1
-    with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={"GPU": 0})) as session:
-        assert session.run(tf.constant(1.0) + 1.0) == 2.0
-    assert [calls(name) for name in counted] == [0] * len(counted), [calls(name) for name in counted]
+    with tf.Graph().as_default(), v1.Session(config=v1.ConfigProto(device_count={"GPU": 0})) as own:
+        assert own.run(tf.constant(1.0) + 1.0) == 2.0
+    # 2.1 itself asks for its XLA devices, so often.
+    by_stock = [2, 22, 1, 1, 0] if tf.__version__.startswith("2.1.") else [0] * len(counted)
+    assert [calls(name) for name in counted] == by_stock, [calls(name) for name in counted]
     assert context.context()._physical_devices is None  # what asks the driver for them
     assert _calls.shut_down_at_exit.cache_info().misses == 0
     assert not watched()

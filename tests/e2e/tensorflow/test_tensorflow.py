@@ -28,7 +28,6 @@ OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
 ESTIMATOR_MODULE = "checks_tf_estimator"
 FIRST_WITHOUT_ESTIMATORS = "v2.16.0"
-OLD_NEEDS = ("numpy<1.20", "protobuf<3.21")  # before 2.5 the wheels do not say that they do not run with newer ones
 
 
 def every_check() -> list[Any]:
@@ -59,8 +58,7 @@ def outcomes(
             scratch = tmp_path_factory.mktemp(tag)
             if tag in OLD_TAGS:
                 folders.append(scratch)
-                needs = OLD_NEEDS if number(tag) < number("v2.5.0") else ()
-                python = old_release.install(scratch, "tensorflow", tag, "tensorflow-cpu", needs)
+                python = old_release.install(scratch, "tensorflow", tag, "tensorflow-cpu")
             else:
                 python = tensorflow_python(tag)
             clean = old_release.clean_environment()

@@ -23,6 +23,8 @@ class Generation:
     rename: Mapping[str, str]  # folders that have another name in its wheels
     define: tuple[str, ...]  # macros that its headers need, as -D takes them
     standard: str  # the C++ standard that its headers need; empty: each wheel states it
+    headers_of: str  # a tag whose wheels have the headers that its own lack; empty: they lack none
+    headers: Mapping[str, str]  # git's hash of each of those, by its path in a wheel
 
     def member(self, path: str) -> str:
         """What `path`, as series.toml has it, is called in wheels of this generation."""
@@ -50,6 +52,8 @@ def read(table: Mapping[str, Any]) -> list[Generation]:
             rename=row.get("rename", {}),
             define=tuple(row.get("define", ())),
             standard=row.get("standard", ""),
+            headers_of=row.get("headers_of", ""),
+            headers=row.get("headers", {}),
         )
         for row in table["generation"]
     ]

@@ -70,7 +70,9 @@ def _add_fields(source: str) -> str:
         edits += [_Edit(places.begin, str(new[name].begin)), _Edit(places.end, str(new[name].end))]
     if module.fields:
         last = module.fields[-1]
-        edits.append(_Edit(_Place(last.end, last.end), "".join(",\n    " + text for text in _described(source, module.fields))))
+        edits.append(
+            _Edit(_Place(last.end, last.end), "".join(",\n    " + text for text in _described(source, module.fields)))
+        )
     for edit in sorted(edits, key=lambda edit: edit.place.begin, reverse=True):
         source = source[: edit.place.begin] + edit.text + source[edit.place.end :]
     return source

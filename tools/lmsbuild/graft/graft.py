@@ -13,8 +13,8 @@ from pathlib import Path
 
 from packaging.version import Version
 
-from lmsbuild import report
-from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild import git_command, report
+from lmsbuild.catalogue.catalogue import Tag, find_tag
 from lmsbuild.elf import symbols
 from lmsbuild.errors import (
     BadRelease,
@@ -201,6 +201,8 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     version = _version(wheel, graft)
     edited = _edited_files(wheel, graft, version)
     tree = replace(tree, cuda=_own_runtime(wheel, graft, options.target, tree, scratch))
+    if any(library.cuda_sources for library in libraries):
+        _take_headers(graft, options, tree)
     report.stage("patch")
     apply_to_folder(patch, tree.patched)
     report.stage("compile")
@@ -256,6 +258,24 @@ def _cuda_runtime(
         return None
     report.stage("CUDA headers")
     return cuda.unpack(options.patches, cuda_version(wheel, graft), options.cache, scratch / "cuda")
+
+
+def _take_headers(graft: Graft, options: Options, tree: compilation.Tree) -> None:
+    """Puts the headers that the wheel lacks among its own. Raises BadSources when one is not what series.toml says."""
+    if not graft.headers_of:
+        return
+    report.stage(f"headers of {graft.headers_of}")
+    found = blobs.load(options.cache, graft.headers)
+    if found is None:
+        other = find_tag(options.patches, graft.headers_of, options.tag.framework)
+        found = read_members(other, graft.headers, options.cache, None)
+        blobs.store(options.cache, graft.headers, found)
+    for path, data in found.items():
+        if git_command.blob_hash(data) != graft.headers[path]:
+            raise BadSources(f"{path} of {graft.headers_of} has another hash than series.toml says")
+        target = tree.base / graft.lacking[path]
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(data)
 
 
 def _own_runtime(

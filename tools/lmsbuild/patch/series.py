@@ -72,6 +72,9 @@ class Graft:
     exports: tuple[Export, ...]  # names that generated modules of the wheel get
     messages: tuple[str, ...]  # generated modules of protocol buffers that get the field
     label: str  # local version label of the patched wheel
+    headers_of: str  # a tag whose wheels have the headers that this one lacks; empty: it lacks none
+    headers: Mapping[str, str]  # git's hash of each of those, by its path in that tag's wheels
+    lacking: Mapping[str, str]  # what they would be called in this wheel, by the same path
 
     def member(self, path: str) -> str | None:
         """What a file of the patched tree is called in the wheel; None when it is not in it."""
@@ -139,6 +142,9 @@ def read_series(patches: Path, tag: Tag) -> Series:
             ),
             messages=tuple(own.member(file) for file in graft.get("messages", ())),
             label=graft["label"],
+            headers_of=own.headers_of,
+            headers=own.headers,
+            lacking={path: own.member(path) for path in own.headers},
         ),
     )
 

@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from packaging.specifiers import SpecifierSet
+
 from lmsbuild import command, paths, report
 from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
@@ -27,10 +29,18 @@ from lmsbuild.wheel.wheel import parse_name
 _MIB = 1 << 20
 OVERSUBSCRIPTION = 3
 UNLIMITED = 1 << 50  # bytes
-# What wheels do not say that they need: torch 1.4.0 nothing of numpy, TensorFlow 2.1 and 2.2, which are for Python 3.7, not
-# that protobuf and numpy must not be newer.
-_OLD = "python_version < '3.8'"
-_ALSO = {"pytorch": ("numpy",), "tensorflow": (f"protobuf<3.21; {_OLD}", f"numpy<1.20; {_OLD}")}
+# What wheels do not say that they need, by release: torch 1.4.0 nothing of numpy, TensorFlow's older ones not that other
+# packages must not be newer.
+_ALSO = {
+    "pytorch": {">=0": "numpy"},
+    "tensorflow": {
+        "<2.3": "numpy<1.20",
+        "<2.12": "numpy<2",
+        "<2.10": "protobuf<3.21",
+        ">=2.6,<2.6.2": "keras<2.7",
+        "<2.6.2,>=2.6": "tensorflow-estimator<2.7",
+    },
+}
 
 
 @dataclass(frozen=True)
@@ -116,6 +126,11 @@ def _examine(interpreter: Path) -> tuple[str, str]:
     return abi, version
 
 
+def also_needs(framework: str, version: str) -> list[str]:
+    """What the wheels of a release need besides what they say that they do, as pip takes it."""
+    return [need for releases, need in _ALSO[framework].items() if SpecifierSet(releases).contains(version)]
+
+
 def _environment(folder: Path, wheel: Path, framework: str, interpreter: Path) -> Path:
     """Makes a virtual environment, if `folder` is none yet, with the wheel in it and returns its interpreter."""
     python = folder / "bin" / "python"
@@ -130,7 +145,7 @@ def _environment(folder: Path, wheel: Path, framework: str, interpreter: Path) -
         "--quiet",
         "--no-compile",  # most of what a CUDA wheel requires is never imported
         wheel.resolve(),
-        *_ALSO[framework],
+        *also_needs(framework, parse_name(wheel).version.public),
     ]
     with report.progress("pip install", None):
         installed = pip_command.run(words, python=python)

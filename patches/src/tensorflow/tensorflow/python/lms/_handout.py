@@ -201,7 +201,12 @@ def _eager_tensors(value: Any) -> Iterator[ops.EagerTensor]:
 
 def address_on_device(tensor: ops.EagerTensor) -> int:
     """Where the tensor's memory is, on whatever device."""
-    from tensorflow.python import pywrap_tfe  # there is none before 2.2
+    try:
+        from tensorflow.python import pywrap_tfe
+    except ImportError:  # before 2.2, which brought DLPack
+        raise RuntimeError(
+            "TensorFlow 2.1 does not tell where on a GPU a tensor is: tf.lms.pin takes the CPU's"
+        ) from None
 
     return _managed(pywrap_tfe.TFE_ToDlpackCapsule(tensor))[1]
 

@@ -18,6 +18,8 @@ struct TmaMetadata {};
 }  // namespace stream_executor
 #endif
 
+#include <dlfcn.h>
+
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -26,6 +28,7 @@ struct TmaMetadata {};
 #include <memory>
 #include <mutex>
 #include <string>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
@@ -43,6 +46,7 @@ struct TmaMetadata {};
 #include "tensorflow/core/common_runtime/lms/lms_request.h"
 #include "tensorflow/core/common_runtime/lms/lms_status.h"
 #include "tensorflow/core/common_runtime/lms/lms_tensorflow.h"
+#include "tensorflow/core/common_runtime/lms/pager/imports.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -53,10 +57,13 @@ using tensorflow::Allocator;
 using tensorflow::AllocatorAttributes;
 using tensorflow::AsyncOpKernel;
 using tensorflow::BaseGPUDevice;
+using tensorflow::CopyTensor;
 using tensorflow::Device;
 using tensorflow::DeviceContext;
+using tensorflow::DeviceFactory;
 using tensorflow::GPUDeviceContext;
 using tensorflow::GPUOptions;
+using tensorflow::GPUProcessState;
 using tensorflow::OpKernel;
 using tensorflow::OpKernelContext;
 using tensorflow::SessionOptions;
@@ -65,6 +72,70 @@ using tensorflow::Tensor;
 
 lms::Status last_failure(lms_status status) {
   return status == LMS_OK ? lms::Status() : lms::Status(status, lms_last_error());
+}
+
+// ------------------------------------------------------------------------------------------------ releases
+
+// Where releases differ, what this one has is taken: the overload with `int` if it compiles, the one with `long` else.
+
+// How many bytes, as an executor counts them: before 2.5 in another type of 64 bits.
+template <typename Executor, typename Integer>
+Integer integer_of(bool (Executor::*)(Integer*, Integer*) const);
+using DeviceBytes = decltype(integer_of(&stream_executor::StreamExecutor::DeviceMemoryUsage));
+
+// The number of a device, whose type has had three names.
+template <typename State, typename Number>
+Number number_of_device(int (State::*)(Number));
+using DeviceNumber = decltype(number_of_device(&GPUProcessState::BusIdForGPU));
+
+// What kernels are told of a device: a GPU's before 2.9.
+template <typename Base>
+auto info_of(const Base& device, int /*preferred*/) -> decltype(*device.tensorflow_accelerator_device_info()) {
+  return *device.tensorflow_accelerator_device_info();
+}
+template <typename Base>
+auto info_of(const Base& device, long /*otherwise*/) -> decltype(*device.tensorflow_gpu_device_info()) {
+  return *device.tensorflow_gpu_device_info();
+}
+using DeviceInfo = std::decay_t<decltype(info_of(std::declval<const Device&>(), 0))>;
+
+template <typename Base>
+auto set_info(Base* device, DeviceInfo* info, int /*preferred*/)
+    -> decltype(device->set_tensorflow_accelerator_device_info(info)) {
+  device->set_tensorflow_accelerator_device_info(info);
+}
+template <typename Base>
+auto set_info(Base* device, DeviceInfo* info, long /*otherwise*/)
+    -> decltype(device->set_tensorflow_gpu_device_info(info)) {
+  device->set_tensorflow_gpu_device_info(info);
+}
+
+// Until 2.11 the first session's options are those of the host memory.
+template <typename State>
+auto host_allocator_of(State* state, const GPUOptions& options, int numa_node, int /*preferred*/)
+    -> decltype(state->GetGpuHostAllocator(options, numa_node)) {
+  return state->GetGpuHostAllocator(options, numa_node);
+}
+template <typename State>
+auto host_allocator_of(State* state, const GPUOptions& /*options*/, int numa_node, long /*otherwise*/)
+    -> decltype(state->GetGpuHostAllocator(numa_node)) {
+  return state->GetGpuHostAllocator(numa_node);
+}
+
+// The bytes that an allocator has taken from the device, now and at most. BFC's are in pool_bytes, the asynchronous
+// allocator's in the others. Until 2.11 BFC does not say them: then they are at least what it has given away.
+struct Reserved {
+  std::int64_t now;
+  std::int64_t peak;
+};
+template <typename Stats>
+auto reserved_in(const Stats& stats, int /*preferred*/) -> decltype(stats.pool_bytes, Reserved()) {
+  return {stats.pool_bytes.value_or(stats.bytes_reserved), stats.peak_pool_bytes.value_or(stats.peak_bytes_reserved)};
+}
+template <typename Stats>
+Reserved reserved_in(const Stats& stats, long /*otherwise*/) {
+  return {std::max<std::int64_t>(stats.bytes_reserved, stats.bytes_in_use),
+          std::max<std::int64_t>(stats.peak_bytes_reserved, stats.peak_bytes_in_use)};
 }
 
 // ------------------------------------------------------------------------------------------------ streams
@@ -173,8 +244,8 @@ lms_status enable(int index, lms_options options, std::uint64_t min_size) {
                     "TF_FORCE_GPU_ALLOW_GROWTH=false in the environment)");
   }
   if (options.limit == what_is_free) {
-    std::int64_t free = 0;
-    std::int64_t total = 0;
+    DeviceBytes free = 0;
+    DeviceBytes total = 0;
     if (!gpu.executor->DeviceMemoryUsage(&free, &total)) {
       return lms_fail(LMS_DEVICE_FAILED, "the GPU does not say how much of its memory is free");
     }
@@ -252,9 +323,11 @@ StatusCallback ended(std::shared_ptr<PinnedCopy> copy, StatusCallback done) {
 // A device's streams, and the copies that the rest of TensorFlow makes on them.
 class GpuContext final : public GPUDeviceContext {
  public:
-  GpuContext(const GPUDeviceContext& stock, const Gpu* gpu)
+  // `more` is what releases since 2.9 have besides.
+  template <typename... More>
+  GpuContext(const GPUDeviceContext& stock, const Gpu* gpu, More... more)
       : GPUDeviceContext(stock.stream_id(), stock.stream(), stock.host_to_device_stream(),
-                         stock.device_to_host_stream(), between_devices(stock), stock.host_memory_allocator()),
+                         stock.device_to_host_stream(), between_devices(stock), more...),
         gpu_(gpu) {}
 
   lms::Pager* pager() const { return gpu_->pager.load(std::memory_order_acquire); }
@@ -316,22 +389,92 @@ class GpuContext final : public GPUDeviceContext {
   const Gpu* gpu_;
 };
 
-// A copy between two devices, which may be on the same GPU.
+template <typename Stock>
+auto context_like(const Stock& stock, const Gpu* gpu, int /*preferred*/)
+    -> decltype(stock.host_memory_allocator(), static_cast<GpuContext*>(nullptr)) {
+  return new GpuContext(stock, gpu, stock.host_memory_allocator());
+}
+template <typename Stock>
+GpuContext* context_like(const Stock& stock, const Gpu* gpu, long /*otherwise*/) {
+  return new GpuContext(stock, gpu);
+}
+
+// Keeps the tensors of a copy between two devices, which may be on the same GPU, until it is done. False: they cannot
+// be had, and that is done.
+bool hold_between_devices(const DeviceContext* from_context, const Tensor& from, const Tensor& to, int stream_number,
+                          StatusCallback* done) {
+  if (!any_pager()) {
+    return true;
+  }
+  // Devices of this type are all made by the factory below.
+  const auto* context = static_cast<const GpuContext*>(from_context);
+  auto copy = context->begin(context->device_to_device_stream(stream_number), /*enqueued=*/false, from, to);
+  if (!copy.second.ok()) {
+    (*done)(copy.second);
+    return false;
+  }
+  *done = ended(std::move(copy.first), std::move(*done));
+  return true;
+}
+
 void copy_between_devices(DeviceContext* from_context, DeviceContext* to_context, Device* from_device,
                           Device* to_device, AllocatorAttributes from_attributes, AllocatorAttributes to_attributes,
                           const Tensor* from, Tensor* to, int stream_number, StatusCallback done) {
-  // Devices of this type are all made by the factory below.
-  const auto* context = static_cast<const GpuContext*>(from_context);
-  if (any_pager()) {
-    auto copy = context->begin(context->device_to_device_stream(stream_number), /*enqueued=*/false, *from, *to);
-    if (!copy.second.ok()) {
-      done(copy.second);
-      return;
-    }
-    done = ended(std::move(copy.first), std::move(done));
+  if (hold_between_devices(from_context, *from, *to, stream_number, &done)) {
+    tensorflow::GPUUtil::DeviceToDeviceCopy(from_context, to_context, from_device, to_device, from_attributes,
+                                            to_attributes, from, to, stream_number, std::move(done));
   }
-  tensorflow::GPUUtil::DeviceToDeviceCopy(from_context, to_context, from_device, to_device, from_attributes,
-                                          to_attributes, from, to, stream_number, std::move(done));
+}
+
+// TensorFlow copies between GPUs with the first function that was registered for it: the stock one. But for a type of
+// device that is said to be pluggable it takes the first that was registered for pluggable ones: this one, once our
+// factory is in place. That is all that the word changes for the type GPU.
+template <typename Copies>
+auto register_copy(int /*preferred*/)
+    -> decltype(Copies::Register(tensorflow::DEVICE_GPU, tensorflow::DEVICE_GPU, &copy_between_devices, true).ok()) {
+  return Copies::Register(tensorflow::DEVICE_GPU, tensorflow::DEVICE_GPU, &copy_between_devices,
+                          /*is_pluggable_device=*/true)
+      .ok();
+}
+template <typename Copies>
+bool register_copy(long /*otherwise*/) {
+  return true;  // see watch_copies()
+}
+
+// Before 2.5 no device is pluggable. There the function that makes every copy between devices is replaced.
+std::atomic<void*> stock_copy{nullptr};
+
+bool is_on_gpu(const Device& device, AllocatorAttributes attributes) {
+  return !attributes.on_host() && device.device_type() == tensorflow::DEVICE_GPU;
+}
+
+void watched_copy(absl::string_view edge, DeviceContext* from_context, DeviceContext* to_context, Device* from_device,
+                  Device* to_device, AllocatorAttributes from_attributes, AllocatorAttributes to_attributes,
+                  const Tensor* from, Tensor* to, int stream_number, StatusCallback done, bool sync_target) {
+  if (is_on_gpu(*from_device, from_attributes) && is_on_gpu(*to_device, to_attributes) &&
+      !hold_between_devices(from_context, *from, *to, stream_number, &done)) {
+    return;
+  }
+  reinterpret_cast<decltype(&watched_copy)>(stock_copy.load())(edge, from_context, to_context, from_device, to_device,
+                                                               from_attributes, to_attributes, from, to, stream_number,
+                                                               std::move(done), sync_target);
+}
+
+template <typename Copies>
+auto watch_copies(int /*preferred*/)
+    -> decltype(Copies::Register(tensorflow::DEVICE_GPU, tensorflow::DEVICE_GPU, &copy_between_devices, true),
+                lms::Status()) {
+  return {};
+}
+template <typename Copies>
+lms::Status watch_copies(long /*otherwise*/) {
+  static_assert(std::is_same<decltype(&Copies::ViaDMA), decltype(&watched_copy)>::value, "as it is called");
+  Dl_info found = {};
+  if (dladdr(reinterpret_cast<void*>(&Copies::ViaDMA), &found) == 0 || found.dli_sname == nullptr) {
+    return lms::Status(LMS_UNSUPPORTED, "TensorFlow does not export the function that copies between GPUs");
+  }
+  const lms::imports::Replacement replacement = {found.dli_sname, reinterpret_cast<void*>(&watched_copy), &stock_copy};
+  return lms::imports::redirect(&replacement, 1);
 }
 
 // ------------------------------------------------------------------------------------------------ devices
@@ -357,13 +500,13 @@ class GpuDevice final : public BaseGPUDevice {
     }
     gpu_->executor = executor();
     gpu_->numa_node = attributes().locality().numa_node();
-    info_ = *tensorflow_accelerator_device_info();
+    info_ = info_of(static_cast<const Device&>(*this), 0);
     compute_ = find_or_add(gpu_, info_.stream);
     compute_->stock = gpu_allocator_;
     begin_stream(*gpu_, compute_);
-    context_ = new GpuContext(*static_cast<const GPUDeviceContext*>(info_.default_context), gpu_);
+    context_ = context_like(*static_cast<const GPUDeviceContext*>(info_.default_context), gpu_, 0);
     info_.default_context = context_;
-    set_tensorflow_accelerator_device_info(&info_);
+    set_info(static_cast<Device*>(this), &info_, 0);
   }
 
   Allocator* GetAllocator(AllocatorAttributes attributes) override {
@@ -437,7 +580,7 @@ class GpuDevice final : public BaseGPUDevice {
   Gpu* gpu_ = nullptr;
   ComputeStream* compute_ = nullptr;
   GpuContext* context_ = nullptr;
-  AcceleratorDeviceInfo info_;
+  DeviceInfo info_;
 };
 
 // The environment counts more than the options.
@@ -477,7 +620,7 @@ class GpuDeviceFactory final : public tensorflow::BaseGPUDeviceFactory {
  private:
   std::unique_ptr<BaseGPUDevice> CreateGPUDevice(const SessionOptions& options, const std::string& name,
                                                  tensorflow::Bytes memory, const tensorflow::DeviceLocality& locality,
-                                                 tsl::TfDeviceId number, const std::string& description,
+                                                 DeviceNumber number, const std::string& description,
                                                  Allocator* gpu_allocator, Allocator* cpu_allocator) override {
     return std::make_unique<GpuDevice>(options, name, memory, locality, number, description, gpu_allocator,
                                        cpu_allocator);
@@ -523,13 +666,25 @@ class GpuDeviceFactory final : public tensorflow::BaseGPUDeviceFactory {
 // Above the stock factory (210), below that of a plug-in that brings other GPU devices (220).
 constexpr int priority = 215;
 
-// TensorFlow copies between GPUs with the first function that was registered for it: the stock one. But for a type of
-// device that is said to be pluggable it takes the first that was registered for pluggable ones: this one, once our
-// factory is in place. That is all that the word changes for the type GPU. Registered early, since the list of such
-// functions has no lock. NOLINTNEXTLINE(bugprone-throwing-static-initialization): without memory nothing would load
-const bool registered = tensorflow::CopyTensor::Register(tensorflow::DEVICE_GPU, tensorflow::DEVICE_GPU,
-                                                         &copy_between_devices, /*is_pluggable_device=*/true)
-                            .ok();
+template <typename Factories>
+auto register_factory(int /*preferred*/)
+    -> decltype(Factories::Register("GPU", std::unique_ptr<DeviceFactory>(), priority, /*is_pluggable_device=*/true)) {
+  Factories::Register("GPU", std::make_unique<GpuDeviceFactory>(), priority, /*is_pluggable_device=*/true);
+}
+// Before 2.8 the list takes a pointer, and before 2.5 no device is pluggable.
+template <typename Factories, typename Factory = DeviceFactory>
+auto register_factory(long /*otherwise*/)
+    -> decltype(Factories::Register("GPU", std::declval<Factory*>(), priority, /*is_pluggable_device=*/true)) {
+  Factories::Register("GPU", new GpuDeviceFactory, priority, /*is_pluggable_device=*/true);
+}
+template <typename Factories>
+void register_factory(...) {
+  Factories::Register("GPU", new GpuDeviceFactory, priority);
+}
+
+// Early, since the list of such functions has no lock.
+// NOLINTNEXTLINE(bugprone-throwing-static-initialization): without memory nothing would load
+const bool registered = register_copy<CopyTensor>(0);
 
 }  // namespace
 
@@ -541,17 +696,19 @@ lms::Status take_over_gpus() {
   if (taken) {
     return {};
   }
-  if (tensorflow::GPUProcessState::singleton()->HasGPUDevice()) {
+  if (GPUProcessState::singleton()->HasGPUDevice()) {
     return lms::Status(LMS_UNSUPPORTED,
                        "TensorFlow uses a GPU already, without LMS: enable LMS before the first operation");
   }
-  if (!registered || tensorflow::DeviceFactory::DevicePriority("GPU") > priority) {
+  if (!registered || DeviceFactory::DevicePriority("GPU") > priority) {
     return lms::Status(LMS_UNSUPPORTED, "a plug-in brings the GPU devices: LMS knows only TensorFlow's own");
   }
-  tensorflow::DeviceFactory::Register("GPU", std::make_unique<GpuDeviceFactory>(), priority,
-                                      /*is_pluggable_device=*/true);
-  taken = true;
-  return {};
+  const lms::Status status = watch_copies<CopyTensor>(0);
+  if (status.ok()) {
+    register_factory<DeviceFactory>(0);
+    taken = true;
+  }
+  return status;
 }
 
 lms::Status enable_gpus_as_requested() {
@@ -596,7 +753,7 @@ lms::Status limit_gpus_as_requested() {
 }
 
 Allocator* gpu_host_allocator(const GPUOptions& options, int numa_node) {
-  return tensorflow::GPUProcessState::singleton()->GetGpuHostAllocator(options, numa_node);
+  return host_allocator_of(GPUProcessState::singleton(), options, numa_node, 0);
 }
 
 }  // namespace lms_tensorflow
@@ -682,9 +839,9 @@ int lms_tensorflow_gpu_counters(int index, int64_t* values) {
       sums[2] += found->peak_bytes_in_use;
       sums[3] = std::max<std::int64_t>(sums[3], found->largest_alloc_size);
       sums[4] += found->bytes_limit ? *found->bytes_limit : 0;
-      // BFC's are in pool_bytes, the asynchronous allocator's in the others.
-      sums[5] += found->pool_bytes.value_or(found->bytes_reserved);
-      sums[6] += found->peak_pool_bytes.value_or(found->peak_bytes_reserved);
+      const Reserved reserved = reserved_in(*found, 0);
+      sums[5] += reserved.now;
+      sums[6] += reserved.peak;
       sums[7] += found->bytes_reservable_limit ? *found->bytes_reservable_limit : 0;
     }
   }

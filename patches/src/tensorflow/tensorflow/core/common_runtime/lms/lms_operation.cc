@@ -19,7 +19,7 @@
 #include "tensorflow/core/framework/tensor.h"
 #include "tensorflow/core/platform/mutex.h"
 
-// Before 2.3 or so the wheel has no header of it; the elements of lists are found by faults then.
+// The wheel of 2.1 has no header of it: the elements of lists are found by faults then, or stay.
 #if __has_include("tensorflow/core/kernels/tensor_list.h")
 #define LMS_HAS_TENSOR_LIST 1
 #include "tensorflow/core/framework/variant.h"
@@ -45,6 +45,7 @@ struct Traits {
   bool writes_inputs = false;   // even if others refer to them
   bool writes_variables = true;
   bool is_list = false;  // lists show their elements to those that use them
+  bool hides_elements = false;  // of a list that does not, since its header is not there
   bool reads_array = false;  // a TensorArray, which does not
   bool sends = false;    // to another process, when the operation has ended
   bool keeps_outputs = false;  // resident, as the program asks
@@ -142,8 +143,10 @@ Traits read_traits(const OpKernel& kernel) {
   traits.writes_variables = names_of_variable_readers().count(type) == 0;
   traits.makes_elements = names_of_list_makers().count(type) != 0;
   traits.writes_inputs = names_of_writers().count(type) != 0;
-  traits.is_list = traits.uses_lists || traits.makes_elements || type.compare(0, 10, "TensorList") == 0;
-  traits.reads_array = type.compare(0, 15, "TensorArrayRead") == 0;
+  const bool only_lists = type.compare(0, 10, "TensorList") == 0;
+  traits.is_list = LMS_HAS_TENSOR_LIST != 0 && (traits.uses_lists || traits.makes_elements || only_lists);
+  traits.hides_elements = LMS_HAS_TENSOR_LIST == 0 && only_lists;
+  traits.reads_array = traits.hides_elements || type.compare(0, 15, "TensorArrayRead") == 0;
   traits.keeps_outputs = stays_resident(kernel.name(), type);
   if (type == "_Send" || type == "_HostSend") {
     traits.sends = task_of(kernel, "send_device") != task_of(kernel, "recv_device");
@@ -261,7 +264,7 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
     const KnownPager* found = find_pager(address, count_);
     return found != nullptr ? found->pager->hold(address) : lms::Status();
   }
-  if (!traits.uses_data) {
+  if (!traits.uses_data && !(traits.hides_elements && some_lack_faults())) {
     return {};
   }
   lms::Status status;
@@ -309,8 +312,8 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
   return status.ok() && some_lack_faults() && !traits.is_list ? hold_kept(*context, into_resource) : status;
 }
 
-// What an object keeps that does not show its contents (a TensorArray, an Optional) is used by operations that are
-// not given it. Where no fault would bring it back, it stays.
+// What an object keeps that does not show its contents (a TensorArray, an Optional, a list of 2.1) is used by
+// operations that are not given it. Where no fault would bring it back, it stays.
 lms::Status Operation::hold_kept(const OpKernelContext& context, bool into_resource) {
   bool kept = into_resource;
   for (int index = 0; index < context.num_outputs(); ++index) {
