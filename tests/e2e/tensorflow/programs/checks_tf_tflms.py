@@ -369,6 +369,46 @@ def check_what_stays_resident() -> None:
     assert rules(lms) == {"excl_types": {"Tanh"}}
 
 
+def check_what_stays_does_stay() -> None:
+    expected = in_child(stock)
+    config.set_lms_limit(4 * MIB)
+    over = "over_limit_bytes.peak"
+    for properties in ({}, {"incl_output_by_scopes": {"loss"}}, {"excl_output_by_types": {"Tanh", "AddV2"}}):
+        lms = package().LMS()
+        for name, value in properties.items():
+            setattr(lms, name, value)
+        same(in_session(lambda graph: None, lms), expected)
+        assert (stat(over) >= 4 * MIB) == bool(properties), (properties, tf.lms.stats("cpu"))
+
+
+def check_synchronous_copies() -> None:
+    config.set_lms_limit(6 * MIB)
+
+    def moved_early(lms: Any, most: int) -> list[int]:
+        """What left and came back ahead of need in so many steps; ends when both have happened."""
+        names = ("early_out.bytes", "prefetch.bytes")
+        before = [stat(name) for name in names]
+        with tf.Graph().as_default():
+            train = network()[1]
+            lms.run()
+            with v1.Session(config=ONE_AT_A_TIME) as session:
+                session.run(v1.global_variables_initializer())
+                for _ in range(most):
+                    session.run(train, {"batch:0": BATCH})
+                    moved = [stat(name) - then for name, then in zip(names, before, strict=True)]
+                    if all(moved):
+                        break
+        return moved
+
+    LMS = package().LMS
+    assert all(moved_early(LMS(), 400))
+    out, back = moved_early(LMS(sync_mode=1), 30)
+    assert out == 0
+    out, back = moved_early(LMS(sync_mode=2), 30)
+    assert back == 0
+    assert moved_early(LMS(sync_mode=3), 30) == [0, 0]
+
+
 def check_limits() -> None:
     found = package()
     gib = 1 << 30
