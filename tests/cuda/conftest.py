@@ -72,7 +72,7 @@ def tensorflow_gpu_wheel(
         if tag not in known:
             output, folder = tmp_path_factory.mktemp("tensorflow-gpu-dist"), tmp_path_factory.mktemp("tensorflow-gpu")
             if tensorflow_gpu.is_old(tag):
-                wheel, _ = old_release.build(output, "tensorflow", tag)
+                wheel, _ = old_release.build(output, "tensorflow", tag, newest=True)
             else:
                 wheel = wheel_builder(tag, output, "tensorflow")
             tensorflow_gpu.unpack(wheel, folder)
@@ -96,7 +96,8 @@ def any_tensorflow_python(
         if not tensorflow_gpu.is_old(tag):
             return tensorflow_python(tag)
         if tag not in known:
-            known[tag] = old_release.install(tmp_path_factory.mktemp("old"), "tensorflow", tag, "tensorflow-cpu")
+            folder = tmp_path_factory.mktemp("old")
+            known[tag] = old_release.install(folder, "tensorflow", tag, "tensorflow-cpu", newest=True)
         return known[tag]
 
     yield python_of

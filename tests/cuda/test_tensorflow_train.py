@@ -3,7 +3,7 @@ kernels are the CPU's (tensorflow_operators/stand_in.h): whole training programs
 to the same on the CPU.
 
 LMS_TEST_SEEDS sets how many seeds of the schedule each program is run with for each limit and policy, and
-LMS_TEST_TF_TAGS the releases, such as "v2.14.1 v2.21.0".
+LMS_TEST_TF_TAGS the releases from 2.10 on, such as "v2.11.1 v2.21.0".
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def every_check() -> list[Any]:
 
 @pytest.fixture(scope="session")
 def outcomes(
-    tensorflow_python: Callable[[str], Path],
+    any_tensorflow_python: Callable[[str], Path],
     tensorflow_gpu_wheel: Callable[[str], Path],
     simulated_cuda: Path,
     request: pytest.FixtureRequest,
@@ -49,7 +49,11 @@ def outcomes(
     def of_tag(name: str) -> Outcomes:
         if name not in known:
             tag = catalogue.find_tag(paths.patches_folder(), name, "tensorflow")
-            python, wheel, scratch = tensorflow_python(name), tensorflow_gpu_wheel(name), tmp_path_factory.mktemp(name)
+            python, wheel, scratch = (
+                any_tensorflow_python(name),
+                tensorflow_gpu_wheel(name),
+                tmp_path_factory.mktemp(name),
+            )
             # The wheel for CPUs has the same headers.
             (include,) = python.parents[1].glob("lib/python*/site-packages/tensorflow/include")
             environment = tensorflow_gpu.environment(wheel, tag.cuda, simulated_cuda, scratch)

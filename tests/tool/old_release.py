@@ -16,12 +16,19 @@ from lmsbuild.trial import trial
 from lmsbuild.wheel.target import minor_of, python_of
 
 
-def install(folder: Path, framework: str, tag: str, package: str | None = None, needs: tuple[str, ...] = ()) -> Path:
+def install(
+    folder: Path,
+    framework: str,
+    tag: str,
+    package: str | None = None,
+    needs: tuple[str, ...] = (),
+    newest: bool = False,
+) -> Path:
     """Builds the wheel of the tag and installs it with what it and its tests need; returns the interpreter.
 
     As for `build`, which see.
     """
-    wheel, interpreter = build(folder, framework, tag, package)
+    wheel, interpreter = build(folder, framework, tag, package, newest)
     clean = clean_environment()
     subprocess.run([interpreter, "-m", "venv", folder / "venv"], check=True, env=clean)
     installed = folder / "venv" / "bin" / "python"
@@ -32,16 +39,19 @@ def install(folder: Path, framework: str, tag: str, package: str | None = None, 
     return installed
 
 
-def build(folder: Path, framework: str, tag: str, package: str | None = None) -> tuple[Path, Path]:
+def build(
+    folder: Path, framework: str, tag: str, package: str | None = None, newest: bool = False
+) -> tuple[Path, Path]:
     """Builds the wheel of the tag; returns it and the interpreter that it is for.
 
-    The oldest interpreter is taken that the tag has an official wheel for and LMS runs on; skips where there is none.
+    The oldest interpreter is taken that the tag has an official wheel for and LMS runs on, or the newest; skips where
+    it is not there.
     """
     found = catalogue.find_tag(paths.patches_folder(), tag, framework)
     if package is not None:
         found = catalogue.of_package(found, package)
     pythons = [python for python in map(python_of, found.interpreters) if python is not None]
-    python = min(pythons, key=minor_of)
+    python = (max if newest else min)(pythons, key=minor_of)
     interpreter = _find_interpreter(python)
     if interpreter is None:
         pytest.skip(f"needs python{python}, in PATH or among pyenv's versions: the wheel of {tag} is for it")

@@ -33,19 +33,19 @@ void* handle_of(Stream* stream, long /*otherwise*/) {
   return *stream->implementation()->GpuStreamMemberHack();
 }
 
-absl::Status checked(const char* function, int code) {
-  return code == 0 ? absl::OkStatus() : absl::InternalError(std::string(function) + " failed: " + std::to_string(code));
+Status checked(const char* function, int code) {
+  return code == 0 ? Status() : internal(std::string(function) + " failed: " + std::to_string(code));
 }
 
 struct Work {
   std::string name;
   int device;
-  std::function<absl::Status()> function;
+  std::function<Status()> function;
 };
 
 void run(void* argument) {
   const std::unique_ptr<Work> work(static_cast<Work*>(argument));
-  const absl::Status status = work->function();
+  const Status status = work->function();
   if (!status.ok()) {
     std::fprintf(stderr, "stand-in for %s: %s\n", work->name.c_str(), status.ToString().c_str());
     sim_illegal_access(work->device);
@@ -61,7 +61,7 @@ DeviceStream::DeviceStream(tensorflow::OpKernelContext* context)
   }
 }
 
-absl::Status DeviceStream::enqueue(const char* name, std::function<absl::Status()> work) const {
+Status DeviceStream::enqueue(const char* name, std::function<Status()> work) const {
   auto* argument = new Work{name, device_, std::move(work)};
   const int code = cuLaunchHostFunc(handle_, &run, argument);
   if (code != 0) {
@@ -70,17 +70,17 @@ absl::Status DeviceStream::enqueue(const char* name, std::function<absl::Status(
   return checked("cuLaunchHostFunc", code);
 }
 
-absl::Status DeviceStream::enqueue_copy(const DeviceTensor& from, const DeviceTensor& to) const {
+Status DeviceStream::enqueue_copy(const DeviceTensor& from, const DeviceTensor& to) const {
   return enqueue("a copy", [from, to, device = device_] {
     if (from.bytes != to.bytes || !accessible(device, from, /*write=*/false) ||
         !accessible(device, to, /*write=*/true)) {
-      return absl::InternalError("an illegal address");
+      return internal("an illegal address");
     }
     std::memcpy(to.address, from.address, to.bytes);
-    return absl::OkStatus();
+    return Status();
   });
 }
 
-absl::Status DeviceStream::wait() const { return checked("cuStreamSynchronize", cuStreamSynchronize(handle_)); }
+Status DeviceStream::wait() const { return checked("cuStreamSynchronize", cuStreamSynchronize(handle_)); }
 
 }  // namespace stand_in

@@ -4,8 +4,8 @@
 
 #include <functional>
 
-#include "absl/status/status.h"
 #include "device_tensor.h"
+#include "status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace stand_in {
@@ -19,13 +19,13 @@ class DeviceStream {
 
   // `work` runs once all that was enqueued before it is over, on any thread. It must not call CUDA. When it returns a
   // failure the device is lost, as by an assertion in a kernel, and the failure is said on stderr with `name`.
-  absl::Status enqueue(const char* name, std::function<absl::Status()> work) const;
+  Status enqueue(const char* name, std::function<Status()> work) const;
 
   // Copies on the device, as one of its kernels would.
-  absl::Status enqueue_copy(const DeviceTensor& from, const DeviceTensor& to) const;
+  Status enqueue_copy(const DeviceTensor& from, const DeviceTensor& to) const;
 
   // Waits until all that was enqueued is over.
-  absl::Status wait() const;
+  Status wait() const;
 
  private:
   void* handle_ = nullptr;

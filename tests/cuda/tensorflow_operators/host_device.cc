@@ -29,7 +29,7 @@ class HostDevice final : public tensorflow::Device {
   tensorflow::Allocator* GetAllocator(tensorflow::AllocatorAttributes /*attributes*/) override {
     return tensorflow::cpu_allocator();
   }
-  absl::Status Sync() override { return absl::OkStatus(); }
+  Status Sync() override { return Status(); }
 
  private:
   tensorflow::thread::ThreadPool pool_;
@@ -45,7 +45,7 @@ tensorflow::Device& host_device() {
 }
 
 std::unique_ptr<tensorflow::OpKernel> make_host_kernel(const tensorflow::NodeDef& node, int graph_version,
-                                                       absl::Status* status) {
+                                                       Status* status) {
   tensorflow::Device& device = host_device();
   return tensorflow::CreateOpKernel(tensorflow::DEVICE_CPU, &device,
                                     device.GetAllocator(tensorflow::AllocatorAttributes()), node, graph_version,

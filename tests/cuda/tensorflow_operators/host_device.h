@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "absl/status/status.h"
+#include "status.h"
 #include "tensorflow/core/framework/device.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -17,7 +17,7 @@ tensorflow::Device& host_device();
 
 // The CPU's kernel for a node, or why there is none.
 std::unique_ptr<tensorflow::OpKernel> make_host_kernel(const tensorflow::NodeDef& node, int graph_version,
-                                                       absl::Status* status);
+                                                       Status* status);
 
 }  // namespace stand_in
 

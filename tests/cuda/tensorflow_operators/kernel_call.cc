@@ -23,12 +23,12 @@ using tensorflow::Tensor;
 using tensorflow::TensorValue;
 using tensorflow::Var;
 
-absl::Status illegal(const DeviceTensor& tensor) {
-  return absl::InternalError("an illegal address: " + tensor.shape.DebugString() + " of " +
-                             std::to_string(tensor.bytes) + " bytes");
+Status illegal(const DeviceTensor& tensor) {
+  return internal("an illegal address: " + tensor.shape.DebugString() + " of " + std::to_string(tensor.bytes) +
+                  " bytes");
 }
 
-absl::Status check(int device, const Input& input) {
+Status check(int device, const Input& input) {
   if ((input.place == Place::device || input.place == Place::variable) &&
       !accessible(device, input.memory, input.written)) {
     return illegal(input.memory);
@@ -38,7 +38,7 @@ absl::Status check(int device, const Input& input) {
       return illegal(element);
     }
   }
-  return absl::OkStatus();
+  return Status();
 }
 
 using VarPointer = tensorflow::core::RefCountPtr<Var>;
@@ -58,26 +58,26 @@ Tensor make_variable(const Input& input, VarPointer* variable) {
 }
 
 // What the kernel assigned to a variable is in its own memory, where it did not write in place.
-absl::Status store(const Input& input, Var* variable) {
+Status store(const Input& input, Var* variable) {
   const DeviceTensor now = describe(*variable->tensor());
   if (now.address == input.memory.address || !input.written) {
-    return absl::OkStatus();
+    return Status();
   }
   if (now.bytes != input.memory.bytes) {
-    return absl::InternalError("a variable of another size");
+    return internal("a variable of another size");
   }
   std::memcpy(input.memory.address, now.address, now.bytes);
-  return absl::OkStatus();
+  return Status();
 }
 
 }  // namespace
 
-absl::Status KernelCall::run(std::vector<Tensor>* outputs) const {
+Status KernelCall::run(std::vector<Tensor>* outputs) const {
   // As the threads are set that TensorFlow has for kernels.
   const tensorflow::port::ScopedFlushDenormal flush;
   const tensorflow::port::ScopedSetRound round(FE_TONEAREST);
   for (const Input& input : inputs) {
-    absl::Status status = check(device, input);
+    Status status = check(device, input);
     if (!status.ok()) {
       sim_illegal_access(device);
       return status;
@@ -125,7 +125,7 @@ absl::Status KernelCall::run(std::vector<Tensor>* outputs) const {
   parameters.cancellation_manager = &cancellation;
   OpKernelContext context(&parameters, kernel->num_outputs());
   kernel->Compute(&context);
-  absl::Status status = context.status();
+  Status status = context.status();
   for (std::size_t index = 0; index < inputs.size() && status.ok(); ++index) {
     if (variables[index] != nullptr) {
       status = store(inputs[index], variables[index].get());

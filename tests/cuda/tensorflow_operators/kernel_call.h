@@ -5,9 +5,9 @@
 #include <memory>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "device_tensor.h"
 #include "lists.h"
+#include "status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 
 namespace stand_in {
@@ -35,7 +35,7 @@ struct KernelCall {
 
   // An input that the device may not touch is an illegal address: the device is lost. Calls nothing of CUDA. The
   // outputs are on the host, or are inputs that the kernel handed on.
-  absl::Status run(std::vector<tensorflow::Tensor>* outputs) const;
+  Status run(std::vector<tensorflow::Tensor>* outputs) const;
 };
 
 }  // namespace stand_in

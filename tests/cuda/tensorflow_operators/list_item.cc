@@ -4,9 +4,9 @@
 #include <cstring>
 #include <utility>
 
-#include "absl/status/status.h"
 #include "device_stream.h"
 #include "lists.h"
+#include "status.h"
 
 namespace stand_in {
 namespace {
@@ -16,25 +16,25 @@ using tensorflow::Tensor;
 using tensorflow::TensorList;
 using tensorflow::TensorShape;
 
-absl::Status make_zeros(OpKernelContext* context, const List& list, const Tensor& wanted, int output) {
+Status make_zeros(OpKernelContext* context, const List& list, const Tensor& wanted, int output) {
   TensorShape shape;
   if (!element_shape(list, wanted, &shape)) {
-    return absl::InvalidArgumentError("the shape of an element that was never set is not known");
+    return invalid_argument("the shape of an element that was never set is not known");
   }
   Tensor* zeros = nullptr;
-  absl::Status status = context->allocate_output(output, shape, &zeros);
+  Status status = context->allocate_output(output, shape, &zeros);
   if (!status.ok()) {
     return status;
   }
   const DeviceStream stream(context);
   return stream.enqueue("zeros", [to = describe(*zeros), device = stream.device()] {
     if (!accessible(device, to, /*write=*/true)) {
-      return absl::InternalError("an illegal address");
+      return internal("an illegal address");
     }
     if (to.bytes != 0) {
       std::memset(to.address, 0, to.bytes);
     }
-    return absl::OkStatus();
+    return Status();
   });
 }
 
@@ -42,11 +42,11 @@ absl::Status make_zeros(OpKernelContext* context, const List& list, const Tensor
 
 void ListItem::Compute(OpKernelContext* context) {
   const TensorList* list = list_in(context->input(0));
-  OP_REQUIRES(context, list != nullptr, absl::InvalidArgumentError("no list of tensors"));
+  OP_REQUIRES(context, list != nullptr, invalid_argument("no list of tensors"));
   const bool pops = type_string() == "TensorListPopBack";
   const std::int64_t size = static_cast<std::int64_t>(list->tensors().size());
   const std::int64_t index = pops ? size - 1 : context->input(1).scalar<std::int32_t>()();
-  OP_REQUIRES(context, index >= 0 && index < size, absl::InvalidArgumentError("the list has no such element"));
+  OP_REQUIRES(context, index >= 0 && index < size, invalid_argument("the list has no such element"));
   const int output = pops ? 1 : 0;
   const Tensor& element = list->tensors()[index];
   if (element.dtype() != tensorflow::DT_INVALID) {

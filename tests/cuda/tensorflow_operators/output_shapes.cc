@@ -48,26 +48,26 @@ bool is_cudnn_reserve(const std::string& operation, int output) {
 
 }  // namespace
 
-absl::Status output_shapes(const OpKernel& kernel, OpKernelContext* context, const std::vector<Input>& inputs,
-                           bool* known, std::vector<TensorShape>* shapes) {
+Status output_shapes(const OpKernel& kernel, OpKernelContext* context, const std::vector<Input>& inputs, bool* known,
+                     std::vector<TensorShape>* shapes) {
   *known = true;
   shapes->clear();
   if (context->num_outputs() == 0) {
-    return absl::OkStatus();
+    return Status();
   }
   if (kernel.type_string() == "TensorListStack" && inputs.front().place == Place::list) {
     shapes->emplace_back();
     *known = shape_of_stack(context->input(1), inputs.front().list, &shapes->front());
-    return absl::OkStatus();
+    return Status();
   }
   const tensorflow::OpRegistrationData* registration = nullptr;
-  absl::Status status = tensorflow::OpRegistry::Global()->LookUp(kernel.type_string(), &registration);
+  Status status = tensorflow::OpRegistry::Global()->LookUp(kernel.type_string(), &registration);
   if (!status.ok()) {
     return status;
   }
   if (registration->shape_inference_fn == nullptr) {
     *known = false;
-    return absl::OkStatus();
+    return Status();
   }
   using Handles = std::vector<std::pair<PartialTensorShape, tensorflow::DataType>>;
   std::vector<PartialTensorShape> input_shapes;

@@ -4,16 +4,16 @@
 
 #include <vector>
 
-#include "absl/status/status.h"
 #include "kernel_call.h"
+#include "status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/tensor_shape.h"
 
 namespace stand_in {
 
 // Sets `known`, and the shapes if so. Fails where TensorFlow's function for shapes finds the inputs wrong.
-absl::Status output_shapes(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context,
-                           const std::vector<Input>& inputs, bool* known, std::vector<tensorflow::TensorShape>* shapes);
+Status output_shapes(const tensorflow::OpKernel& kernel, tensorflow::OpKernelContext* context,
+                     const std::vector<Input>& inputs, bool* known, std::vector<tensorflow::TensorShape>* shapes);
 
 }  // namespace stand_in
 

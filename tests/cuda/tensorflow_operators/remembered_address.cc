@@ -32,7 +32,7 @@ class ReadRememberedAddress final : public tensorflow::OpKernel {
     const DeviceStream stream(context);
     const DeviceTensor tensor = remembered();
     context->SetStatus(stream.enqueue("ReadRememberedAddress", [tensor, device = stream.device()] {
-      return accessible(device, tensor, /*write=*/false) ? absl::OkStatus() : absl::InternalError("an illegal address");
+      return accessible(device, tensor, /*write=*/false) ? Status() : internal("an illegal address");
     }));
   }
 };

@@ -44,16 +44,16 @@ bool never_on_device(tensorflow::DataType dtype) {
 }
 
 // Puts a result, which lives as long as the copy needs it, into memory of the device.
-absl::Status enqueue_copy_in(const DeviceStream& stream, const Tensor& result, const Tensor& to) {
+Status enqueue_copy_in(const DeviceStream& stream, const Tensor& result, const Tensor& to) {
   return stream.enqueue("a copy", [result, to = describe(to), device = stream.device()] {
     const DeviceTensor from = describe(result);
     if (from.bytes != to.bytes || !accessible(device, to, /*write=*/true)) {
-      return absl::InternalError("an illegal address");
+      return internal("an illegal address");
     }
     if (to.bytes != 0) {
       std::memcpy(to.address, from.address, to.bytes);
     }
-    return absl::OkStatus();
+    return Status();
   });
 }
 
@@ -75,9 +75,9 @@ const Tensor* find_by_address(OpKernelContext* context, const void* address) {
 }
 
 // A list as the CPU's kernel made it, with its elements on the device.
-absl::Status to_device(OpKernelContext* context, const DeviceStream& stream, Tensor* tensor) {
+Status to_device(OpKernelContext* context, const DeviceStream& stream, Tensor* tensor) {
   if (list_in(*tensor) == nullptr) {
-    return absl::UnimplementedError("a variant that is no list of tensors");
+    return unimplemented("a variant that is no list of tensors");
   }
   TensorList list = list_in(*tensor)->Copy();
   for (Tensor& element : list.tensors()) {
@@ -90,7 +90,7 @@ absl::Status to_device(OpKernelContext* context, const DeviceStream& stream, Ten
       continue;
     }
     Tensor on_device;
-    absl::Status status = context->allocate_temp(element.dtype(), element.shape(), &on_device);
+    Status status = context->allocate_temp(element.dtype(), element.shape(), &on_device);
     if (status.ok()) {
       status = enqueue_copy_in(stream, element, on_device);
     }
@@ -100,7 +100,7 @@ absl::Status to_device(OpKernelContext* context, const DeviceStream& stream, Ten
     element = on_device;
   }
   *tensor = to_tensor(std::move(list));
-  return absl::OkStatus();
+  return Status();
 }
 
 }  // namespace
@@ -121,28 +121,28 @@ StandIn::StandIn(OpKernelConstruction* construction)
     OP_REQUIRES(construction, !tensorflow::IsRefType(input_type(index)),
                 refusal("its variable is no resource: use_resource=True makes one"));
   }
-  absl::Status status;
+  Status status;
   kernel_ = make_host_kernel(construction->def(), construction->graph_def_version(), &status);
   OP_REQUIRES(construction, status.ok(), refusal(status.ToString()));
   OP_REQUIRES(construction, kernel_->AsAsync() == nullptr, refusal("the CPU's kernel is asynchronous"));
 }
 
-absl::Status StandIn::refusal(const std::string& why) const {
-  return absl::UnimplementedError("no stand-in for the operation " + type_string() + ": " + why);
+Status StandIn::refusal(const std::string& why) const {
+  return unimplemented("no stand-in for the operation " + type_string() + ": " + why);
 }
 
 void StandIn::Compute(OpKernelContext* context) {
-  const absl::Status status = compute(context);
+  const Status status = compute(context);
   if (!status.ok()) {
     context->SetStatus(status);
   }
 }
 
-absl::Status StandIn::compute(OpKernelContext* context) {
+Status StandIn::compute(OpKernelContext* context) {
   const DeviceStream stream(context);
   Variables variables;
   KernelCall call{kernel_, stream.device(), {}};
-  absl::Status status = collect(context, stream, &variables, &call);
+  Status status = collect(context, stream, &variables, &call);
   if (!status.ok()) {
     return status;
   }
@@ -158,15 +158,15 @@ absl::Status StandIn::compute(OpKernelContext* context) {
   return known ? run_later(context, stream, std::move(call), shapes) : run_now(context, stream, call);
 }
 
-absl::Status StandIn::collect(OpKernelContext* context, const DeviceStream& stream, Variables* variables,
-                              KernelCall* call) const {
+Status StandIn::collect(OpKernelContext* context, const DeviceStream& stream, Variables* variables,
+                        KernelCall* call) const {
   std::vector<int> handles;
   for (int index = 0; index < context->num_inputs(); ++index) {
     if (Variables::is_handle(context, index)) {
       handles.push_back(index);
     }
   }
-  absl::Status status = variables->prepare(context, handles, access_of(type_string()), stream);
+  Status status = variables->prepare(context, handles, access_of(type_string()), stream);
   if (!status.ok()) {
     return status;
   }
@@ -189,7 +189,7 @@ absl::Status StandIn::collect(OpKernelContext* context, const DeviceStream& stre
     }
     call->inputs.push_back(std::move(input));
   }
-  return absl::OkStatus();
+  return Status();
 }
 
 bool StandIn::gives_to_host() const {
@@ -201,8 +201,8 @@ bool StandIn::gives_to_host() const {
   return false;
 }
 
-absl::Status StandIn::run_later(OpKernelContext* context, const DeviceStream& stream, KernelCall call,
-                                const std::vector<TensorShape>& shapes) const {
+Status StandIn::run_later(OpKernelContext* context, const DeviceStream& stream, KernelCall call,
+                          const std::vector<TensorShape>& shapes) const {
   std::vector<int> candidates;
   for (int index = 0; index < context->num_inputs() && forwards_; ++index) {
     if (call.inputs[index].place == Place::device && input_type(index) == output_type(0)) {
@@ -217,9 +217,9 @@ absl::Status StandIn::run_later(OpKernelContext* context, const DeviceStream& st
       continue;
     }
     Tensor* output = nullptr;
-    absl::Status status = index == 0 && !candidates.empty()
-                              ? context->forward_input_or_allocate_output(candidates, index, shapes[index], &output)
-                              : context->allocate_output(index, shapes[index], &output);
+    Status status = index == 0 && !candidates.empty()
+                        ? context->forward_input_or_allocate_output(candidates, index, shapes[index], &output)
+                        : context->allocate_output(index, shapes[index], &output);
     if (!status.ok()) {
       return status;
     }
@@ -227,7 +227,7 @@ absl::Status StandIn::run_later(OpKernelContext* context, const DeviceStream& st
   }
   return stream.enqueue(type_string().c_str(), [call = std::move(call), targets = std::move(targets)] {
     std::vector<Tensor> results;
-    absl::Status status = call.run(&results);
+    Status status = call.run(&results);
     for (std::size_t index = 0; index < targets.size() && status.ok(); ++index) {
       const DeviceTensor& target = targets[index];
       if (target.bytes == 0 || results[index].dtype() == tensorflow::DT_INVALID) {
@@ -235,10 +235,10 @@ absl::Status StandIn::run_later(OpKernelContext* context, const DeviceStream& st
       }
       const DeviceTensor result = describe(results[index]);
       if (result.bytes != target.bytes || result.dtype != target.dtype) {
-        status = absl::InternalError("output " + std::to_string(index) + " has the shape " +
-                                     result.shape.DebugString() + " instead of " + target.shape.DebugString());
+        status = internal("output " + std::to_string(index) + " has the shape " + result.shape.DebugString() +
+                          " instead of " + target.shape.DebugString());
       } else if (!accessible(call.device, target, /*write=*/true)) {
-        status = absl::InternalError("an illegal address for output " + std::to_string(index));
+        status = internal("an illegal address for output " + std::to_string(index));
       } else if (result.address != target.address) {
         std::memcpy(target.address, result.address, target.bytes);
       }
@@ -247,8 +247,8 @@ absl::Status StandIn::run_later(OpKernelContext* context, const DeviceStream& st
   });
 }
 
-absl::Status StandIn::run_now(OpKernelContext* context, const DeviceStream& stream, const KernelCall& call) const {
-  absl::Status status = stream.wait();
+Status StandIn::run_now(OpKernelContext* context, const DeviceStream& stream, const KernelCall& call) const {
+  Status status = stream.wait();
   std::vector<Tensor> results;
   if (status.ok()) {
     status = call.run(&results);

@@ -6,9 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "device_stream.h"
 #include "kernel_call.h"
+#include "status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "variables.h"
 
@@ -26,14 +26,14 @@ class StandIn final : public tensorflow::OpKernel {
   void Compute(tensorflow::OpKernelContext* context) override;
 
  private:
-  absl::Status compute(tensorflow::OpKernelContext* context);
-  absl::Status collect(tensorflow::OpKernelContext* context, const DeviceStream& stream, Variables* variables,
-                       KernelCall* call) const;
+  Status compute(tensorflow::OpKernelContext* context);
+  Status collect(tensorflow::OpKernelContext* context, const DeviceStream& stream, Variables* variables,
+                 KernelCall* call) const;
   bool gives_to_host() const;
-  absl::Status run_later(tensorflow::OpKernelContext* context, const DeviceStream& stream, KernelCall call,
-                         const std::vector<tensorflow::TensorShape>& shapes) const;
-  absl::Status run_now(tensorflow::OpKernelContext* context, const DeviceStream& stream, const KernelCall& call) const;
-  absl::Status refusal(const std::string& why) const;
+  Status run_later(tensorflow::OpKernelContext* context, const DeviceStream& stream, KernelCall call,
+                   const std::vector<tensorflow::TensorShape>& shapes) const;
+  Status run_now(tensorflow::OpKernelContext* context, const DeviceStream& stream, const KernelCall& call) const;
+  Status refusal(const std::string& why) const;
 
   std::shared_ptr<tensorflow::OpKernel> kernel_;  // those that are enqueued have it too
   bool forwards_ = false;                         // an input's memory may become the output's

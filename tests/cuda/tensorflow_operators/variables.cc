@@ -27,14 +27,13 @@ bool Variables::is_handle(OpKernelContext* context, int index) {
          tensor.flat<ResourceHandle>()(0).hash_code() == tensorflow::TypeIndex::Make<Var>().hash_code();
 }
 
-absl::Status Variables::prepare(OpKernelContext* context, const std::vector<int>& indices, Access access,
-                                const DeviceStream& stream) {
+Status Variables::prepare(OpKernelContext* context, const std::vector<int>& indices, Access access,
+                          const DeviceStream& stream) {
   access_ = access;
   std::vector<Var*> ordered;
   for (const int index : indices) {
     Pointer variable;
-    absl::Status status =
-        tensorflow::LookupResource(context, context->input(index).flat<ResourceHandle>()(0), &variable);
+    Status status = tensorflow::LookupResource(context, context->input(index).flat<ResourceHandle>()(0), &variable);
     if (!status.ok()) {
       return status;
     }
@@ -46,18 +45,18 @@ absl::Status Variables::prepare(OpKernelContext* context, const std::vector<int>
   ordered.erase(std::unique(ordered.begin(), ordered.end()), ordered.end());
   for (Var* variable : ordered) {
     locks_.push_back(std::make_unique<tensorflow::mutex_lock>(*variable->mu()));
-    absl::Status status = prepare(context, variable, access, stream);
+    Status status = prepare(context, variable, access, stream);
     if (!status.ok()) {
       return status;
     }
   }
-  return absl::OkStatus();
+  return Status();
 }
 
-absl::Status Variables::prepare(OpKernelContext* context, Var* variable, Access access, const DeviceStream& stream) {
+Status Variables::prepare(OpKernelContext* context, Var* variable, Access access, const DeviceStream& stream) {
   Tensor* tensor = variable->tensor();
   if (!variable->is_initialized || !tensor->IsInitialized()) {
-    return absl::FailedPreconditionError("a variable without a value");
+    return failed_precondition("a variable without a value");
   }
   const bool sparse = access != Access::write;
   const bool copies = variable->copy_on_read_mode.load();
@@ -65,7 +64,7 @@ absl::Status Variables::prepare(OpKernelContext* context, Var* variable, Access 
   if (!ready) {
     // Others still read the buffer: they keep it.
     Tensor fresh;
-    absl::Status status = context->allocate_temp(tensor->dtype(), tensor->shape(), &fresh);
+    Status status = context->allocate_temp(tensor->dtype(), tensor->shape(), &fresh);
     if (status.ok()) {
       status = stream.enqueue_copy(describe(*tensor), describe(fresh));
     }
@@ -77,7 +76,7 @@ absl::Status Variables::prepare(OpKernelContext* context, Var* variable, Access 
   if (sparse) {
     variable->copy_on_read_mode.store(true);
   }
-  return absl::OkStatus();
+  return Status();
 }
 
 Input Variables::input(int index) const {

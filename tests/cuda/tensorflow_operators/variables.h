@@ -8,9 +8,9 @@
 #include <string>
 #include <vector>
 
-#include "absl/status/status.h"
 #include "device_stream.h"
 #include "kernel_call.h"
+#include "status.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/framework/resource_var.h"
 #include "tensorflow/core/platform/mutex.h"
@@ -32,16 +32,16 @@ class Variables {
   static bool is_handle(tensorflow::OpKernelContext* context, int index);
 
   // Locks the variables of these inputs and makes their buffers ready, with copies on `stream`.
-  absl::Status prepare(tensorflow::OpKernelContext* context, const std::vector<int>& indices, Access access,
-                       const DeviceStream& stream);
+  Status prepare(tensorflow::OpKernelContext* context, const std::vector<int>& indices, Access access,
+                 const DeviceStream& stream);
 
   Input input(int index) const;
 
  private:
   using Pointer = tensorflow::core::RefCountPtr<tensorflow::Var>;
 
-  static absl::Status prepare(tensorflow::OpKernelContext* context, tensorflow::Var* variable, Access access,
-                              const DeviceStream& stream);
+  static Status prepare(tensorflow::OpKernelContext* context, tensorflow::Var* variable, Access access,
+                        const DeviceStream& stream);
 
   Access access_ = Access::write;
   std::map<int, Pointer> variables_;

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
-from train_support import Results, models, same_as_on_cpu
+from train_support import Results, models, pairs, same_as_on_cpu
 
 keras_models = models()
 STEPS = 2
@@ -39,11 +39,11 @@ class Model:
         with tf.GradientTape() as tape:
             loss = self.loss(labels, self.model(inputs, training=True))
         gradients = tape.gradient(loss, variables)
-        self.optimizer.apply_gradients(zip(gradients, variables, strict=True))
+        self.optimizer.apply_gradients(pairs(gradients, variables))
         return loss, [tf.convert_to_tensor(gradient) for gradient in gradients]
 
     def train(self) -> Results:
-        for variable, value in zip(self.variables(), self.initial, strict=True):
+        for variable, value in pairs(self.variables(), self.initial):
             variable.assign(value)
         results = []
         for number in range(STEPS):

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from train_support import Results, same_as_on_cpu
+from train_support import Results, pairs, same_as_on_cpu
 
 WIDTH = 384  # of layers: a matrix is 576 KiB
 BATCH = 448
@@ -97,7 +97,7 @@ def check_eager_with_sparse_gradients() -> None:
             history = tf.raw_ops.InplaceAdd(x=history, i=[step], v=x[None])
             first, *others = tape.gradient(loss, [table, *weights])
             table.scatter_sub(tf.IndexedSlices(first.values, first.indices))
-            for weight, gradient in zip(weights, others, strict=True):
+            for weight, gradient in pairs(weights, others):
                 weight.assign_sub(gradient)
             losses.append(loss)
             gradients += [first.values, *others]
@@ -129,7 +129,7 @@ def check_shapes_that_depend_on_data() -> None:
                     x = half_full.read(0) + half_full.read(1)  # what was never written is zeros
                 loss = tf.reduce_mean(tf.boolean_mask(x, x > 0.1))
             gradients = tape.gradient(loss, weights)
-            for weight, gradient in zip(weights, gradients, strict=True):
+            for weight, gradient in pairs(weights, gradients):
                 weight.assign_sub(gradient)
             return loss, tf.size(rows), gradients
 
@@ -170,7 +170,7 @@ def check_while_loop() -> None:
                 _, _, steps = tf.while_loop(lambda step, *_: step < 8, body, (0, batch, steps))
                 loss = tf.reduce_mean(tf.square(steps.stack()))
             gradients = tape.gradient(loss, weights)
-            for weight, gradient in zip(weights, gradients, strict=True):
+            for weight, gradient in pairs(weights, gradients):
                 weight.assign_sub(gradient)
             return loss, gradients
 
@@ -266,7 +266,7 @@ def mirrored(reduction: Callable[[], Any]) -> None:
                         x = tf.tanh(x @ weight) + x
                     loss = tf.reduce_mean(x * x)
                 gradients = context.all_reduce("sum", tape.gradient(loss, weights))
-                for weight, gradient in zip(weights, gradients, strict=True):
+                for weight, gradient in pairs(weights, gradients):
                     weight.assign_sub(gradient)
                 return loss, gradients
 

@@ -46,6 +46,12 @@ def prepare(devices: int = 1) -> None:
     tf.config.optimizer.set_experimental_options(dict.fromkeys(off, False))
 
 
+@tf.autograph.experimental.do_not_convert
+def pairs(first: Iterable[Any], second: Iterable[Any]) -> list[tuple[Any, Any]]:
+    """As zip(..., strict=True), which functions cannot call that are made into graphs: before 2.12 not at all."""
+    return list(zip(first, second, strict=True))
+
+
 def models() -> Any:
     return load("keras_models")
 
