@@ -1,8 +1,8 @@
 """Upstream's own tests under a limit of 16 KiB: seconds of processors, against the same without LMS.
 
 ``python tests/bench/upstream.py [--fraction F] [--seed S] [--repeat N] TREE`` with an interpreter that has the patched wheel of
-v2.6.0 and what tests/upstream/upstream_files.py lists; `lmsbuild source v2.6.0 TREE` makes the tree. Both sides run a file in turn,
-one process at a time, and the fastest runs are compared. What counts is the time in tests, not that of imports.
+v2.6.0 and what tests/upstream/upstream_files.py lists; `lmsbuild source pytorch:v2.6.0 TREE` makes the tree. Both sides run a
+file in turn, one process at a time, and the fastest runs are compared. What counts is the time in tests, not that of imports.
 """
 
 from __future__ import annotations

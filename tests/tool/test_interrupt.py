@@ -101,6 +101,23 @@ def test_runs_at_once_into_one_folder_all_succeed(workshop: Workshop) -> None:
         wheel.verify(lambda name: None, lambda done: None)
 
 
+def test_a_folder_is_never_seen_unlocked(tmp_path: Path) -> None:
+    """Processes that begin at the same moments take each other's folders for leftovers if a lock has its name before it is held."""
+    program = """
+import sys
+from pathlib import Path
+from lmsbuild.workspace import workspace
+for turn in range(500):
+    with workspace(Path(sys.argv[1])) as folder:
+        (folder / "work").touch()
+"""
+    command = [sys.executable, "-c", program, str(tmp_path)]
+    runs = [subprocess.Popen(command, stderr=subprocess.PIPE, text=True) for _ in range(4)]
+    errors = [run.communicate(timeout=100)[1] for run in runs]
+    assert ([run.returncode for run in runs], errors) == ([0] * 4, [""] * 4)
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_run_does_not_remove_the_folder_of_one_that_works(workshop: Workshop) -> None:
     compiler = workshop.folder / "waiting-compiler"
     gate = workshop.folder / "gate"

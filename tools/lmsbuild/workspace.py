@@ -5,6 +5,7 @@ Its name says what it is. A run that is killed leaves it behind, and the next ru
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import tempfile
@@ -36,10 +37,17 @@ def workspace(output: Path, chosen_with: str = "--output") -> Iterator[Path]:
             f"cannot write to {output}: {error.strerror}; give a folder that you may write to with {chosen_with}"
         ) from error
     try:
-        # Held until this process ends, however it ends: an unlocked folder is a dead run's.
-        with FileLock(folder / _LOCK):
-            yield folder
+        # Held until this process ends, however it ends: an unlocked folder is a dead run's. The lock gets its name when it
+        # is held, so that no run that begins meanwhile sees it unlocked.
+        unnamed = folder / f"{_LOCK}-unnamed"
+        with FileLock(unnamed):
+            unnamed.rename(folder / _LOCK)
+            try:
+                yield folder
+            finally:
+                shutil.rmtree(folder, ignore_errors=True)
     finally:
+        # Where the file of the lock could not go while it was open, as on NFS, the folder is still there.
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -54,6 +62,9 @@ def _remove_leftovers(output: Path) -> None:
     # A folder without the lock's file is one that another run makes at this moment.
     for lock in output.glob(f"{_PREFIX}*/{_LOCK}"):
         folder = lock.parent
-        with suppress(OSError), FileLock(lock, blocking=False):
-            report.note(f"removing {folder.name}, which an interrupted run left behind")
-            shutil.rmtree(folder, ignore_errors=True)
+        # Not a FileLock, which would make the file anew where a run that ends has just removed it.
+        with suppress(OSError), lock.open("r+") as stream:
+            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            if os.fstat(stream.fileno()).st_nlink > 0:
+                report.note(f"removing {folder.name}, which an interrupted run left behind")
+                shutil.rmtree(folder, ignore_errors=True)
