@@ -7,6 +7,17 @@
 #include <unordered_set>
 #include <vector>
 
+#include "tensorflow/core/public/version.h"
+
+// 2.2 knows a type by an address: of these, ours has to be the one that TensorFlow's own libraries have.
+#if TF_MAJOR_VERSION == 2 && TF_MINOR_VERSION == 2
+namespace tensorflow {
+class __attribute__((visibility("default"))) TensorList;
+class __attribute__((visibility("default"))) TypeIndex;
+class __attribute__((visibility("default"))) Var;
+}  // namespace tensorflow
+#endif
+
 #include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/common_runtime/lms/lms_pagers.h"
 #include "tensorflow/core/common_runtime/lms/lms_resident.h"
@@ -217,13 +228,18 @@ void for_each_element(const Tensor& tensor, const Visit& visit) {
 #endif
 }
 
-// The number by which a handle of a variable is known. The older releases have the standard library's type index.
+// The number by which a handle of a variable is known: from 2.3 on, in 2.2, and in 2.1, whose index is the standard
+// library's.
 template <typename Index>
-auto variable_code(int /*preferred*/) -> decltype(Index::template Make<tensorflow::Var>().hash_code()) {
+auto variable_code(int /*first*/) -> decltype(Index::template Make<tensorflow::Var>().hash_code()) {
   return Index::template Make<tensorflow::Var>().hash_code();
 }
 template <typename Index>
-std::size_t variable_code(long /*otherwise*/) {
+auto variable_code(long /*second*/) -> decltype(Index::template Make<tensorflow::Var>("").hash_code()) {
+  return Index::template Make<tensorflow::Var>("").hash_code();
+}
+template <typename Index>
+std::size_t variable_code(...) {
   return typeid(tensorflow::Var).hash_code();
 }
 
