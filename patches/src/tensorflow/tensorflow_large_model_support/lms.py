@@ -228,10 +228,7 @@ class LMS(tf.keras.callbacks.Callback, tf.compat.v1.train.SessionRunHook):
                 graphs.check_scopes(shown[0], getattr(self, scopes), operations)
                 graphs.check_types(shown[1], getattr(self, types), operations)
         if version_1:
-            graphs.check_optimizer_scopes(self._optimizer_scopes(), operations)
-
-    def _optimizer_scopes(self) -> set[str]:
-        return self._parameters.values["optimizer_scopes"]
+            graphs.check_optimizer_scopes(self._parameters.get("optimizer_scopes"), operations)
 
     def _keep_resident(self, graph: Graph | None) -> None:
         names: set[str] = set()
@@ -293,7 +290,23 @@ class LMS(tf.keras.callbacks.Callback, tf.compat.v1.train.SessionRunHook):
             log.info("LMS is not necessary: everything fitted.")
 
 
-class LMSSessionRunHook(LMS):
+class _OfVersion1(LMS):
+    """What version 1's hook and callback have in common.
+
+    :param scopes: ``optimizer_scopes``.
+    """
+
+    def __init__(self, scopes: Any, **keywords: Any) -> None:
+        keywords.pop("graph", None)  # it is the session's, or Keras's
+        super().__init__(scopes, **keywords)
+
+    @property
+    def lms_obj(self) -> LMS:
+        """The object that does the work: this one."""
+        return self
+
+
+class LMSSessionRunHook(_OfVersion1):
     """Version 1's hook: ``train(hooks=[LMSSessionRunHook({"scope"}, ...)])``.
 
     :param optimizer_scopes: as of :class:`LMS`, whose other keywords of version 1 may follow. ``graph`` is ignored: it is
@@ -301,16 +314,10 @@ class LMSSessionRunHook(LMS):
     """
 
     def __init__(self, optimizer_scopes: Any, **keywords: Any) -> None:
-        keywords.pop("graph", None)
         super().__init__(parameters.some_names("optimizer_scopes", optimizer_scopes), **keywords)
 
-    @property
-    def lms_obj(self) -> LMS:
-        """The object that does the work: this one."""
-        return self
 
-
-class LMSKerasCallback(LMS):
+class LMSKerasCallback(_OfVersion1):
     """Version 1's callback: ``fit(callbacks=[LMSKerasCallback(...)])``.
 
     :param optimizer_scopes_override: as ``optimizer_scopes`` of :class:`LMS`, whose other keywords of version 1 may follow;
@@ -318,13 +325,7 @@ class LMSKerasCallback(LMS):
     """
 
     def __init__(self, optimizer_scopes_override: Any = None, **keywords: Any) -> None:
-        keywords.pop("graph", None)
         super().__init__(parameters.names("optimizer_scopes_override", optimizer_scopes_override) or {""}, **keywords)
-
-    @property
-    def lms_obj(self) -> LMS:
-        """The object that does the work: this one."""
-        return self
 
 
 def _with_operations(graph: Graph | None) -> Graph | None:
