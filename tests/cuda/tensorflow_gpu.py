@@ -50,16 +50,23 @@ def unpack(wheel: Path, folder: Path) -> None:
         shutil.copytree(apart, folder, dirs_exist_ok=True)
 
 
+def package(folder: Path) -> Path:
+    """The package in a folder of packages that has TensorFlow's libraries: until 2.1 it is not `tensorflow`."""
+    (library,) = folder.glob("tensorflow*/libtensorflow_framework.so.2")
+    return library.parent
+
+
 def _static_runtime(wheel: Path, cuda: str, simulator: Path, scratch: Path) -> dict[str, str]:
-    """What static_runtime.py needs where stream executor is in the library that has NVIDIA's runtime linked in: 2.1."""
-    found = list(wheel.glob("tensorflow_core/python/_pywrap_tensorflow_internal.so"))
-    if not found:
+    """What static_runtime.py needs where kernels are in a library that has NVIDIA's runtime linked in."""
+    library = package(wheel) / "python" / "_pywrap_tensorflow_internal.so"
+    linked = _functions(library)
+    if not linked:
         return {}
-    (runtime,) = simulator.glob(f"libcudart.so.{cuda}")
+    runtime = min(simulator.glob(f"libcudart.so.{cuda.split('.')[0]}*"))
     simulated = _functions(runtime, "--dynamic")
-    lines = [f"{place} {name}" for name, place in _functions(found[0]).items() if name in simulated]
+    lines = [f"{place} {name}" for name, place in linked.items() if name in simulated]
     description = scratch / "static-runtime.txt"
-    description.write_text("\n".join((str(found[0]), str(runtime), *lines)))
+    description.write_text("\n".join((str(library), str(runtime), *lines)))
     return {"LMS_TEST_STATIC_RUNTIME": str(description)}
 
 

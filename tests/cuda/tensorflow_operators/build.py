@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import tensorflow_gpu
 from kept_library import kept_library
 from lmsbuild import paths
 from lmsbuild.catalogue.catalogue import Tag
@@ -16,7 +17,7 @@ from lmsbuild.graft import compilation
 from lmsbuild.patch import series
 
 HERE = Path(__file__).resolve().parent
-FLAGS = ("-O1", "-DNDEBUG", "-fPIC", "-fvisibility=hidden", "-Wall", "-Wextra", "-Werror")
+FLAGS = ("-O1", "-DNDEBUG", "-fPIC", "-Wall", "-Wextra", "-Werror")
 
 
 def library(folder: Path, tag: Tag, wheel: Path, include: Path, simulator: Path) -> Path:
@@ -25,7 +26,10 @@ def library(folder: Path, tag: Tag, wheel: Path, include: Path, simulator: Path)
     `wheel`: where the GPU wheel of the tag is unpacked. `include`: a folder with the headers of the same release.
     `simulator`: the folder with the simulated CUDA.
     """
-    framework = wheel / "tensorflow" / "libtensorflow_framework.so.2"
+    package = tensorflow_gpu.package(wheel)
+    framework = package / "libtensorflow_framework.so.2"
+    # The class of lists is in the second one until 2.9.
+    libraries = [simulator / "libcuda.so.1", framework, package / "python" / "_pywrap_tensorflow_internal.so"]
     graft = series.read_series(paths.patches_folder(), tag).graft
     flags = [
         *compilation.compiler(),
@@ -36,6 +40,6 @@ def library(folder: Path, tag: Tag, wheel: Path, include: Path, simulator: Path)
     ]
 
     def words() -> tuple[list[str], list[str]]:
-        return [*flags, f"-isystem{include}"], [str(simulator / "libcuda.so.1"), str(framework)]
+        return [*flags, f"-isystem{include}"], ["-Wl,--as-needed", *map(str, libraries)]
 
     return kept_library(folder, f"libtensorflow_operators-{tag.name}", HERE, (tag.name, tag.commit, flags), words)

@@ -6,9 +6,14 @@
 #include <string>
 #include <utility>
 
+#if __has_include("tensorflow/compiler/xla/stream_executor/stream.h")
 #include "tensorflow/compiler/xla/stream_executor/stream.h"
 #if __has_include("tensorflow/compiler/xla/stream_executor/stream_executor_internal.h")
 #include "tensorflow/compiler/xla/stream_executor/stream_executor_internal.h"
+#endif
+#else  // until 2.9
+#include "tensorflow/stream_executor/stream.h"
+#include "tensorflow/stream_executor/stream_executor_internal.h"
 #endif
 #include "sim.h"
 #include "tensorflow/core/framework/device_base.h"

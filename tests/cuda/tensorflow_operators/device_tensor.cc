@@ -29,10 +29,12 @@ constexpr int write_access = 3;
 
 }  // namespace
 
+void* address_of(const Tensor& tensor) { return const_cast<char*>(tensor.tensor_data().data()); }
+
 DeviceTensor describe(const Tensor& tensor) {
   DeviceTensor result{tensor.dtype(), tensor.shape(), nullptr, 0};
   if (tensor.NumElements() > 0) {
-    result.address = tensor.data();
+    result.address = address_of(tensor);
     result.bytes = tensor.tensor_data().size();
   }
   return result;

@@ -16,6 +16,9 @@ struct DeviceTensor {
   std::uint64_t bytes = 0;
 };
 
+// Where its elements are.
+void* address_of(const tensorflow::Tensor& tensor);
+
 DeviceTensor describe(const tensorflow::Tensor& tensor);
 
 // A tensor that shows the same memory, for the CPU. It is nobody's to write into unless it is the only reference.

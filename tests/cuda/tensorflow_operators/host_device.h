@@ -6,7 +6,11 @@
 #include <memory>
 
 #include "status.h"
+#if __has_include("tensorflow/core/framework/device.h")
 #include "tensorflow/core/framework/device.h"
+#else  // until 2.4
+#include "tensorflow/core/common_runtime/device.h"
+#endif
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
 

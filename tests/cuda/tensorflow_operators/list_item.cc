@@ -13,7 +13,6 @@ namespace {
 
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-using tensorflow::TensorList;
 using tensorflow::TensorShape;
 
 Status make_zeros(OpKernelContext* context, const List& list, const Tensor& wanted, int output) {

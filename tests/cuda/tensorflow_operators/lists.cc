@@ -8,7 +8,6 @@ namespace stand_in {
 using tensorflow::DT_INVALID;
 using tensorflow::PartialTensorShape;
 using tensorflow::Tensor;
-using tensorflow::TensorList;
 using tensorflow::TensorShape;
 
 const TensorList* list_in(const Tensor& tensor) {
@@ -45,13 +44,10 @@ Tensor alias(const List& list) {
 bool element_shape(const List& list, const Tensor& wanted, TensorShape* shape) {
   PartialTensorShape element = list.element_shape;
   if (wanted.dtype() == tensorflow::DT_INT32 && wanted.dims() == 1) {
-    std::vector<std::int64_t> sizes;
-    sizes.reserve(wanted.NumElements());
-    for (int axis = 0; axis < wanted.NumElements(); ++axis) {
-      sizes.push_back(wanted.vec<std::int32_t>()(axis));
-    }
+    PartialTensorShape given;
     PartialTensorShape merged;
-    if (element.MergeWith(PartialTensorShape(sizes), &merged).ok()) {
+    if (PartialTensorShape::MakePartialShape(wanted.vec<std::int32_t>().data(), wanted.NumElements(), &given).ok() &&
+        element.MergeWith(given, &merged).ok()) {
       element = merged;
     }
   }

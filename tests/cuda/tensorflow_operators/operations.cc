@@ -2,6 +2,8 @@
 
 #include <unordered_set>
 
+#include "tensorflow/core/public/version.h"
+
 namespace stand_in {
 namespace {
 
@@ -31,8 +33,8 @@ const Names& names_of_handlers() {
       // lists and arrays of tensors
       "EmptyTensorList", "StackClose", "StackCloseV2", "StackPop", "StackPopV2", "StackPush", "StackPushV2", "StackV2",
       "TensorArrayCloseV3", "TensorArrayGradV3", "TensorArrayReadV3", "TensorArraySizeV3", "TensorArrayV3",
-      "TensorArrayWriteV3", "TensorListConcatLists", "TensorListFromTensor", "TensorListElementShape",
-      "TensorListLength", "TensorListPushBack", "TensorListReserve", "TensorListResize", "TensorListSetItem",
+      "TensorArrayWriteV3", "TensorListConcatLists", "TensorListElementShape", "TensorListLength", "TensorListPushBack",
+      "TensorListReserve", "TensorListResize", "TensorListSetItem",
       // queues, iterators, and what else keeps tensors
       "AnonymousIterator", "AnonymousIteratorV2", "AnonymousIteratorV3", "ConsumeMutexLock", "DeleteIterator",
       "DeleteSessionTensor", "FIFOQueueV2", "FinalizeDataset", "GeneratorDataset", "GetOptions", "GetSessionHandle",
@@ -86,7 +88,15 @@ const Names& names_of_forwarders() {
 
 }  // namespace
 
-bool stays(const std::string& operation) { return names_of_handlers().count(operation) != 0; }
+bool stays(const std::string& operation) {
+#if TF_MINOR_VERSION > 2
+  // Its elements are parts of the tensor. Before, a kernel copies them.
+  if (operation == "TensorListFromTensor") {
+    return true;
+  }
+#endif
+  return names_of_handlers().count(operation) != 0;
+}
 
 bool may_forward(const std::string& operation) { return names_of_forwarders().count(operation) != 0; }
 

@@ -82,8 +82,8 @@ Status output_shapes(const OpKernel& kernel, OpKernelContext* context, const std
                           ? std::make_unique<Handles>(Handles{{input.memory.shape, input.memory.dtype}})
                           : nullptr);
   }
-  InferenceContext inference(TF_GRAPH_DEF_VERSION, tensorflow::AttrSlice(kernel.def()), registration->op_def,
-                             input_shapes, input_tensors, {}, handles);
+  InferenceContext inference(TF_GRAPH_DEF_VERSION, kernel.def(), registration->op_def, input_shapes, input_tensors, {},
+                             handles);
   status = inference.construction_status();
   if (status.ok()) {
     status = inference.Run(registration->shape_inference_fn);

@@ -16,7 +16,6 @@ namespace {
 using tensorflow::OpKernelConstruction;
 using tensorflow::OpKernelContext;
 using tensorflow::Tensor;
-using tensorflow::TensorList;
 using tensorflow::TensorShape;
 
 struct Count {
@@ -63,11 +62,11 @@ const Tensor* find_by_address(OpKernelContext* context, const void* address) {
     const Tensor& input = context->input(index);
     if (const TensorList* list = list_in(input)) {
       for (const Tensor& element : list->tensors()) {
-        if (element.NumElements() > 0 && element.data() == address) {
+        if (element.NumElements() > 0 && address_of(element) == address) {
           return &element;
         }
       }
-    } else if (!never_on_device(input.dtype()) && input.NumElements() > 0 && input.data() == address) {
+    } else if (!never_on_device(input.dtype()) && input.NumElements() > 0 && address_of(input) == address) {
       return &input;
     }
   }
@@ -84,7 +83,7 @@ Status to_device(OpKernelContext* context, const DeviceStream& stream, Tensor* t
     if (element.dtype() == tensorflow::DT_INVALID || never_on_device(element.dtype())) {
       continue;
     }
-    const Tensor* original = element.NumElements() > 0 ? find_by_address(context, element.data()) : nullptr;
+    const Tensor* original = element.NumElements() > 0 ? find_by_address(context, address_of(element)) : nullptr;
     if (original != nullptr && original->shape() == element.shape()) {
       element = *original;
       continue;
@@ -108,8 +107,8 @@ Status to_device(OpKernelContext* context, const DeviceStream& stream, Tensor* t
 std::string report() {
   const std::lock_guard<std::mutex> guard(counts().lock);
   std::string lines;
-  for (const auto& [operation, count] : counts().of) {
-    lines += operation + " " + std::to_string(count.later) + " " + std::to_string(count.at_once) + "\n";
+  for (const auto& entry : counts().of) {
+    lines += entry.first + " " + std::to_string(entry.second.later) + " " + std::to_string(entry.second.at_once) + "\n";
   }
   return lines;
 }

@@ -2,9 +2,12 @@
 
 #include <algorithm>
 #include <string>
+#include <typeinfo>
 #include <utility>
 
+#include "tensorflow/core/common_runtime/dma_helper.h"
 #include "tensorflow/core/framework/resource_mgr.h"
+#include "tensorflow/core/framework/type_index.h"
 
 namespace stand_in {
 
@@ -21,10 +24,37 @@ Access access_of(const std::string& operation) {
   return sparse ? Access::write_sparsely : Access::write;
 }
 
+namespace {
+
+// From 2.3 on, in 2.2, and in 2.1, where it is the standard library's.
+template <typename Type, typename Index>
+auto index_of(int /*first*/) -> decltype(Index::template Make<Type>()) {
+  return Index::template Make<Type>();
+}
+template <typename Type, typename Index>
+auto index_of(long /*second*/) -> decltype(Index::template Make<Type>("")) {
+  return Index::template Make<Type>(typeid(Type).name());
+}
+template <typename Type, typename Index>
+Index index_of(...) {
+  return Index(typeid(Type));
+}
+
+// As Tensor::RefCountIsOne(), which 2.1 keeps to itself.
+bool is_only_reference(const Tensor& tensor) {
+  const tensorflow::TensorBuffer* buffer = tensorflow::DMAHelper::buffer(&tensor);
+  return buffer != nullptr && buffer->RefCountIsOne() &&
+         const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->RefCountIsOne() && buffer->OwnsMemory();
+}
+
+}  // namespace
+
+std::uint64_t hash_of_variables() { return index_of<Var, tensorflow::TypeIndex>(0).hash_code(); }
+
 bool Variables::is_handle(OpKernelContext* context, int index) {
   const Tensor& tensor = context->input(index);
   return tensor.dtype() == tensorflow::DT_RESOURCE && tensor.NumElements() == 1 &&
-         tensor.flat<ResourceHandle>()(0).hash_code() == tensorflow::TypeIndex::Make<Var>().hash_code();
+         tensor.flat<ResourceHandle>()(0).hash_code() == hash_of_variables();
 }
 
 Status Variables::prepare(OpKernelContext* context, const std::vector<int>& indices, Access access,
@@ -60,7 +90,7 @@ Status Variables::prepare(OpKernelContext* context, Var* variable, Access access
   }
   const bool sparse = access != Access::write;
   const bool copies = variable->copy_on_read_mode.load();
-  const bool ready = (sparse && copies) || (tensor->RefCountIsOne() && (sparse || !copies));
+  const bool ready = (sparse && copies) || (is_only_reference(*tensor) && (sparse || !copies));
   if (!ready) {
     // Others still read the buffer: they keep it.
     Tensor fresh;

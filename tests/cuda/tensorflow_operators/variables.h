@@ -3,6 +3,7 @@
 #ifndef TESTS_CUDA_TENSORFLOW_OPERATORS_VARIABLES_H_
 #define TESTS_CUDA_TENSORFLOW_OPERATORS_VARIABLES_H_
 
+#include <cstdint>
 #include <map>
 #include <memory>
 #include <string>
@@ -25,6 +26,9 @@ enum class Access {
 
 // How the operations of that name use their variables.
 Access access_of(const std::string& operation);
+
+// The type of a variable, as it is in handles.
+std::uint64_t hash_of_variables();
 
 class Variables {
  public:

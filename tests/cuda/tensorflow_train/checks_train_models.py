@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import tensorflow as tf
-from train_support import Results, models, pairs, same_as_on_cpu
+from train_support import models, pairs, same_as_on_cpu
+
+if TYPE_CHECKING:
+    from train_support import Results
 
 keras_models = models()
 STEPS = 2
@@ -26,7 +29,10 @@ class Model:
         for layer in self.model.layers:
             if hasattr(layer, "use_cudnn"):
                 layer.use_cudnn = False  # Keras 3 has cuDNN do an LSTM where there is a GPU
-        self.optimizer.build(self.model.trainable_variables)
+        if hasattr(type(self.optimizer), "build"):
+            self.optimizer.build(self.model.trainable_variables)
+        else:  # until 2.10 the first step makes its variables
+            self.optimizer.apply_gradients([(tf.zeros_like(each), each) for each in self.model.trainable_variables])
         self.initial = [variable.numpy() for variable in self.variables()]
         self.step = tf.function(self.take_step)
 

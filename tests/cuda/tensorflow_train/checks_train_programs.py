@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import tensorflow as tf
-from train_support import Results, pairs, same_as_on_cpu
+from train_support import pairs, same_as_on_cpu
+
+if TYPE_CHECKING:
+    from train_support import Results
 
 WIDTH = 384  # of layers: a matrix is 576 KiB
 BATCH = 448
+MINOR = int(tf.__version__.split(".")[1])
 v1 = tf.compat.v1
 
 
@@ -22,11 +26,15 @@ def initial(count: int) -> list[np.ndarray]:
     return [numbers(seed, WIDTH, WIDTH) / 20 for seed in range(count)]
 
 
+def on_host(value: Any) -> np.ndarray:
+    return value.numpy() if hasattr(value, "numpy") else np.asarray(value)  # which variables of 2.2 cannot do
+
+
 def named(losses: list[Any], **groups: list[Any]) -> Results:
     """Everything that a program computed, on the host."""
-    results = [(f"loss {index}", np.asarray(loss)) for index, loss in enumerate(losses)]
+    results = [(f"loss {index}", on_host(loss)) for index, loss in enumerate(losses)]
     for name, group in groups.items():
-        results += [(f"{name} {index}", np.asarray(value)) for index, value in enumerate(group)]
+        results += [(f"{name} {index}", on_host(value)) for index, value in enumerate(group)]
     return results
 
 
@@ -254,9 +262,11 @@ def mirrored(reduction: Callable[[], Any]) -> None:
 
     def make(kind: str) -> Callable[[], Results]:
         def program() -> Results:
+            # Until 2.2 replicas cannot update variables without it.
+            options = {"aggregation": tf.VariableAggregation.ONLY_FIRST_REPLICA} if MINOR < 3 else {}
             strategy = tf.distribute.MirroredStrategy([f"{kind}:0", f"{kind}:1"], cross_device_ops=reduction())
             with strategy.scope():
-                weights = [tf.Variable(value) for value in initial(6)]
+                weights = [tf.Variable(value, **options) for value in initial(6)]
 
             def replica(batch: Any) -> Any:
                 context = tf.distribute.get_replica_context()
