@@ -9,20 +9,23 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 import headers
-from lmsbuild import paths
+from lmsbuild import git_command, paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.catalogue.catalogue import Tag
-from lmsbuild.errors import UnforwardedMethod
-from lmsbuild.fetch import cuda, ranged
+from lmsbuild.errors import BadSources, UnforwardedMethod
+from lmsbuild.fetch import blobs, cuda, ranged
 from lmsbuild.graft import compilation
+from lmsbuild.graft import graft as grafting
 from lmsbuild.patch import series
+from lmsbuild.patch.series import Graft
+from lmsbuild.wheel.target import target_for
 
 PATCHES = paths.patches_folder()
 CUDA = "aten/src/ATen/cuda/"
@@ -116,3 +119,45 @@ def test_a_damaged_file_in_the_cache_is_fetched_again(
     monkeypatch.setattr(headers, "_unpack", again)
     assert headers.fetch(tag, headers.C10, cache) == folder
     assert damaged.read_bytes() == expected
+
+
+@pytest.mark.parametrize("cached", [False, True])
+def test_headers_that_a_wheel_lacks_are_those_of_another(
+    cached: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, data = "tensorflow/include/tensorflow/core/common_runtime/gpu/gpu_device.h", b"class BaseGPUDevice;\n"
+    graft, options, tree = _lacking(path, data, tmp_path)
+    asked = []
+
+    def read(tag: Tag, paths: Mapping[str, str], *_: object) -> dict[str, bytes]:
+        asked.append(tag.full_name)
+        return dict.fromkeys(paths, data)
+
+    monkeypatch.setattr(grafting, "read_members", read)
+    if cached:
+        blobs.store(options.cache, graft.headers, {path: data})
+    grafting._take_headers(graft, options, tree)
+    assert (tree.base / path.replace("tensorflow/", "tensorflow_core/", 1)).read_bytes() == data
+    assert asked == ([] if cached else ["tensorflow:v2.2.0"])
+    asked.clear()
+    grafting._take_headers(graft, options, tree)
+    assert asked == []  # they were kept
+
+
+def test_another_header_than_series_toml_says_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "tensorflow/include/tensorflow/core/common_runtime/gpu/gpu_device.h"
+    graft, options, tree = _lacking(path, b"class BaseGPUDevice;\n", tmp_path)
+    monkeypatch.setattr(grafting, "read_members", lambda *_: {path: b"class BaseGPUDevice { int more; };\n"})
+    with pytest.raises(BadSources, match=r"gpu_device\.h of v2\.2\.0 has another hash than series\.toml says"):
+        grafting._take_headers(graft, options, tree)
+    assert not list(tree.base.rglob("*.h"))
+
+
+def _lacking(path: str, data: bytes, folder: Path) -> tuple[Graft, grafting.Options, compilation.Tree]:
+    """What a build of 2.1.0 begins with, of which one header is asked for."""
+    tag = catalogue.find_tag(PATCHES, "v2.1.0", "tensorflow")
+    graft = series.read_series(PATCHES, tag).graft
+    assert (graft.headers_of, graft.lacking[path]) == ("v2.2.0", path.replace("tensorflow/", "tensorflow_core/", 1))
+    options = grafting.Options(tag, target_for(None), PATCHES, folder / "cache", folder / "output", None)
+    tree = compilation.Tree(folder / "patched", folder / "base", None)
+    return replace(graft, headers={path: git_command.blob_hash(data)}), options, tree
