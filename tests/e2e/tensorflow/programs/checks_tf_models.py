@@ -174,6 +174,34 @@ def check_compiled_by_xla() -> None:
     same_as_stock(work, limit=4 * MIB)
 
 
+def check_training_step_compiled_by_xla() -> None:
+    """In a graph XLA's kernel has the name of a call. oneDNN's matrix product, which it uses, has data in the stack pointer:
+    a fault there overwrites the heap, so that what a cluster is given has to be there before it runs."""
+
+    def work() -> list[np.ndarray]:
+        weight = tf.Variable(tf.constant(data(4, seed=1).reshape(1024, 1024)) / 64)
+        bias, batch = tf.Variable(tf.zeros([1024])), tf.constant(data(4, seed=2).reshape(1024, 1024)[:64])
+        others = [tf.Variable(tf.constant(data(4, seed=index)) + 1.0) for index in range(6)]
+
+        @tf.function(jit_compile=True)
+        def train(x: Any) -> Any:
+            with tf.GradientTape() as tape:
+                loss = tf.reduce_mean(tf.square(x @ weight + bias - x))
+            for variable, gradient in zip((weight, bias), tape.gradient(loss, [weight, bias]), strict=True):
+                variable.assign_sub(gradient)
+            return loss
+
+        run = tf.function(lambda x: train(x))
+        losses = []
+        for _ in range(4):
+            for other in others:
+                other.assign_add(other * 0.5)  # the weight leaves
+            losses.append(run(batch).numpy())
+        return [*losses, weight.numpy(), bias.numpy()]
+
+    same_as_stock(work, limit=16 * MIB)
+
+
 def check_session() -> None:
     def work() -> list[np.ndarray]:
         with tf.Graph().as_default(), tf.compat.v1.Session(config=ONE_AT_A_TIME) as session:

@@ -140,7 +140,9 @@ lms::Status limit_cpu_as_requested() {
   }
   const std::uint64_t bytes = requested_limit() != 0 ? requested_limit() : bfc_limit();
   if (bytes == 0) {
-    return lms::Status(LMS_UNSUPPORTED, no_limit);
+    return lms::Status(LMS_UNSUPPORTED,
+                       "0 is the limit of TensorFlow's own allocator, and that has none here: give another limit, or "
+                       "disable LMS with tf.config.experimental.set_lms_enabled(False)");
   }
   lms::Pager* pager = memory().pager.load();
   const std::uint64_t earlier = pager->limit();

@@ -141,9 +141,13 @@ std::string task_of(const OpKernel& kernel, const char* attribute) {
   return name.substr(0, name.find("/device:"));
 }
 
-// Of functions that were compiled into one kernel, by XLA or TensorRT. It names them in an attribute all the same.
-bool is_cluster(const std::string& type) {
-  return type.compare(0, 3, "Xla") == 0 || type.compare(0, 4, "_Xla") == 0 || type == "TRTEngineOp";
+// Of functions that were compiled into one kernel, by XLA or TensorRT. It names them in an attribute all the same. In a
+// graph XLA's kernel stands for a call of a function, and has the name of such calls.
+bool is_cluster(const OpKernel& kernel) {
+  const std::string& type = kernel.type_string();
+  const auto compiled = kernel.def().attr().find("_XlaMustCompile");
+  return type.compare(0, 3, "Xla") == 0 || type.compare(0, 4, "_Xla") == 0 || type == "TRTEngineOp" ||
+         (compiled != kernel.def().attr().end() && compiled->second.b());
 }
 
 Traits read_traits(const OpKernel& kernel) {
@@ -163,7 +167,7 @@ Traits read_traits(const OpKernel& kernel) {
     traits.sends = task_of(kernel, "send_device") != task_of(kernel, "recv_device");
   }
   // One that calls functions hands its inputs on to their operations, and would otherwise pin a whole model.
-  if (!is_cluster(type)) {
+  if (!is_cluster(kernel)) {
     for (const auto& attribute : kernel.def().attr()) {
       if (attribute.second.has_func() || attribute.second.list().func_size() > 0) {
         traits.uses_data = false;
