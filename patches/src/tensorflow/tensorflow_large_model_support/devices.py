@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
 RATIO = "TF_LMS_SIMULATOR_MEM_RATIO"
 _GIB = 1 << 30
+_LEAST = 1 << 20
 
 
 def enable() -> None:
@@ -74,7 +75,8 @@ def limit(assumed: float | None) -> int | None:
         memory = _memory()
         if memory is None:
             log.warn(f"{RATIO} has no effect: there is neither a GPU nor a limit for the CPU")
-    return memory if memory is None or ratio is None else int(memory * ratio)
+    # A limit of 0 would be the default.
+    return memory if memory is None or ratio is None else max(int(memory * ratio), _LEAST)
 
 
 def _ratio() -> float | None:
@@ -103,11 +105,11 @@ def _memory() -> int | None:
 
 def limit_in_words(device: str) -> str:
     nbytes = tf.lms.stats(device)["limit_bytes"] or tf.config.experimental.get_lms_limit()
-    return gib(nbytes) if nbytes else "what is free when TensorFlow makes the device, less 5 %"
+    return in_words(nbytes) if nbytes else "what is free when TensorFlow makes the device, less 5 %"
 
 
-def gib(nbytes: int) -> str:
-    return f"{nbytes / _GIB:.3g} GiB"
+def in_words(nbytes: int) -> str:
+    return f"{nbytes / _GIB:.3g} GiB" if nbytes >= _GIB else f"{nbytes / (1 << 20):.3g} MiB"
 
 
 # ------------------------------------------------------------------------------------------------ what was paged

@@ -105,8 +105,9 @@ class LMS(tf.keras.callbacks.Callback, tf.compat.v1.train.SessionRunHook):
         :param keras: has no effect.
         :returns: None; of version 1 the operations that were added, which are none, or None if LMS is off or was run for
             the graph before.
-        :raises ValueError: the graph has no operation of a scope or type that was given.
+        :raises ValueError: the graph is none, or has no operation of a scope or type that was given.
         """
+        graph = parameters.graph("graph", graph)
         ran = self._apply(_with_operations(self._parameters.get("graph") if graph is None else graph))
         if ran:
             atexit.register(self._report)
@@ -210,7 +211,7 @@ class LMS(tf.keras.callbacks.Callback, tf.compat.v1.train.SessionRunHook):
         nbytes = devices.limit(self._autotune_gpu_mem)
         if nbytes is not None:
             devices.set_limit(nbytes)
-            self._debug(f"limit: {devices.gib(nbytes)}")
+            self._debug(f"limit: {devices.in_words(nbytes)}")
 
     def _distances(self) -> None:
         bounds = self._parameters.bounds()
@@ -284,9 +285,9 @@ class LMS(tf.keras.callbacks.Callback, tf.compat.v1.train.SessionRunHook):
         found, self._before = devices.paged_since(self._before), None
         for name, of in found.items():
             log.info(
-                f"Paged on {name}: {of.out} tensors out ({devices.gib(of.out_bytes)}), {of.back} in ({devices.gib(of.back_bytes)})."
+                f"Paged on {name}: {of.out} tensors out ({devices.in_words(of.out_bytes)}), {of.back} in ({devices.in_words(of.back_bytes)})."
             )
-        if not any(map(any, found.values())) and self._parameters.all_auto():
+        if found and not any(map(any, found.values())) and self._parameters.all_auto():
             log.info("LMS is not necessary: everything fitted.")
 
 
@@ -325,6 +326,8 @@ class LMSKerasCallback(_OfVersion1):
     """
 
     def __init__(self, optimizer_scopes_override: Any = None, **keywords: Any) -> None:
+        if "optimizer_scopes" in keywords:
+            raise TypeError("LMSKerasCallback has optimizer_scopes_override in place of optimizer_scopes")
         super().__init__(parameters.names("optimizer_scopes_override", optimizer_scopes_override) or {""}, **keywords)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numbers
 import operator
+import re
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
@@ -62,9 +63,22 @@ def number(name: str, value: Any) -> float:
     return value
 
 
+def gib(name: str, value: Any) -> float:
+    """From 0 up to what 64 bits can count."""
+    if not 0 <= number(name, value) < 1 << 33:
+        raise _expected(name, "GiB, at least 0", value)
+    return value
+
+
 def size(name: str, value: Any) -> float | None:
-    if value is not None and not number(name, value) > 0:
-        raise _expected(name, "GiB above 0, or None", value)
+    if value is not None and not gib(name, value) * (1 << 30) >= 1 << 20:
+        raise _expected(name, "GiB, enough for 1 MiB, or None", value)
+    return value
+
+
+def graph(name: str, value: Any) -> Any:
+    if value is not None and not hasattr(value, "get_operations"):
+        raise _expected(name, "a tf.Graph, or None", value)
     return value
 
 
@@ -84,6 +98,8 @@ def names(name: str, value: Any) -> set[str]:
         return set()
     if not _is_collection(value) or not all(isinstance(each, str) for each in value):
         raise _expected(name, "a set of str", value)
+    if any("\n" in each or each.encode("utf-8", "replace").decode() != each for each in value):
+        raise _expected(name, "names of operations, or what they begin with", value)
     return set(value)
 
 
@@ -94,13 +110,12 @@ def some_names(name: str, value: Any) -> set[str]:
 
 
 def slices(name: str, value: Any) -> list[Any]:
-    if not _is_collection(value) or not all(isinstance(each, (int, str)) for each in value):
+    levels = re.compile(r"\d*:?\d*")
+    if not _is_collection(value) or not all(
+        isinstance(each, (int, str)) and str(each).strip(":") and levels.fullmatch(str(each)) for each in value
+    ):
         raise _expected(name, "a list of int and of str such as '3:5'", value)
     return list(value)
-
-
-def anything(name: str, value: Any) -> Any:
-    return value
 
 
 def _is_collection(value: Any) -> bool:
@@ -116,7 +131,7 @@ _ALL_DEVICES = "every GPU is managed, and pages out to host memory"
 _NO_REWRITING = "no operations are added to the graph"
 
 _SHARED = (
-    Parameter("graph", None, anything),
+    Parameter("graph", None, graph),
     Parameter("excl_scopes", set(), names),
     Parameter("incl_scopes", set(), names),
     Parameter("excl_types", set(), names),
@@ -130,7 +145,7 @@ V2 = (
     Parameter("swapin_ahead", -1, integer),
     Parameter("sync_mode", 0, sync_mode),
     Parameter("serialization", [], slices, _ONE_BY_ONE),
-    Parameter("serialization_by_size", 0, number, _ONE_BY_ONE),
+    Parameter("serialization_by_size", 0, gib, _ONE_BY_ONE),
     Parameter("debug", False, boolean),
     Parameter("debug_level", 1, integer),
     Parameter("cpu_device", "/cpu:0", text, _ALL_DEVICES),
@@ -150,7 +165,7 @@ V1 = (
     Parameter("fuse_swapins", False, boolean, _BY_USE),
     Parameter("ctrld_strategy", "chain_rule", text, _NO_REWRITING),
     Parameter("swap_branches", False, boolean, _BY_LIMIT),
-    Parameter("branch_threshold", 0, integer, _BY_LIMIT),
+    Parameter("branch_threshold", 0, not_negative, _BY_LIMIT),
     *V2[6:9],
 )
 
@@ -183,14 +198,20 @@ class Parameters(NamedTuple):
         """The distances, as ``_tuning.set_distances`` takes them; defaults bound nothing."""
         if self.version == 1:
             least, most = (None if self.get(name) == _DEFAULTS[name] else self.get(name) for name in ("lb", "ub"))
-            return {"in_least": least or 0, "in_most": None if most is None else max(most, least or 0)}
+            least = _distance(least or 0)
+            return {"in_least": least, "in_most": None if most is None else max(_distance(most), least)}
         waits = self.get("sync_mode") in _AWAITS_IN
         return {
-            "out_least": max(self.get("swapout_threshold"), 0),
-            "in_least": 0 if waits else max(self.get("swapin_ahead"), 0),
+            "out_least": _distance(self.get("swapout_threshold")),
+            "in_least": 0 if waits else _distance(self.get("swapin_ahead")),
             "in_most": 0 if waits else None,
             "early_out": self.get("sync_mode") not in _AWAITS_OUT,
         }
+
+
+def _distance(value: int) -> int:
+    """What 64 bits can count: no program has as many operations."""
+    return min(max(value, 0), (1 << 63) - 1)
 
 
 def bind(arguments: tuple[Any, ...], keywords: dict[str, Any]) -> Parameters:

@@ -135,7 +135,7 @@ def check_hooks_of_sessions() -> None:
         hook.batch_size = 256
         with log() as lines:
             same(in_session(lambda graph: None, hook), expected)
-        assert one(lines, "LMS is on for cpu (limit: 0.00391 GiB)").startswith("[LMS][0] ")
+        assert one(lines, "LMS is on for cpu (limit: 4 MiB)").startswith("[LMS][0] ")
         words = one(lines, "[LMS][0] Paged on cpu:").split()
         assert int(words[words.index("out") - 2]) > 0 and int(words[words.index("in") - 1]) > 0, words
     assert hooks[1].lms_obj is not None
@@ -510,7 +510,11 @@ def check_wrong_parameters() -> None:
         (ValueError, "swapout_threshold", lambda: LMS(swapout_threshold=0)),
         (ValueError, "sync_mode", lambda: LMS(sync_mode=4)),
         (ValueError, "serialization", lambda: LMS(serialization="3:5")),
-        (ValueError, "serialization_by_size", lambda: LMS(serialization_by_size="1")),
+        *((ValueError, "serialization", lambda each=each: LMS(serialization=[each])) for each in ("x:y", "", -1, True)),
+        *(
+            (ValueError, "serialization_by_size", lambda size=size: LMS(serialization_by_size=size))
+            for size in ("1", -1, float("nan"))
+        ),
         (ValueError, "debug_level", lambda: LMS(debug_level=None)),
         (ValueError, "swapout_threshold", lambda: LMS("training")),
         (ValueError, "optimizer_scopes", lambda: LMS(set())),
@@ -521,7 +525,18 @@ def check_wrong_parameters() -> None:
         (ValueError, "n_tensors", lambda: LMS({"a"}, n_tensors="all")),
         (ValueError, "excl_output_by_scopes", lambda: setattr(lms, "excl_output_by_scopes", "loss")),
         (ValueError, "incl_input_by_types", lambda: setattr(lms, "incl_input_by_types", {1})),
-        (ValueError, "autotune_gpu_mem", lambda: setattr(lms, "autotune_gpu_mem", 0)),
+        *(
+            (ValueError, "excl_output_by_scopes", lambda name=name: setattr(lms, "excl_output_by_scopes", {name}))
+            for name in ("a\nb", "\ud800")
+        ),
+        *(
+            (ValueError, "autotune_gpu_mem", lambda size=size: setattr(lms, "autotune_gpu_mem", size))
+            for size in (0, 1e-12, 1e300, float("inf"), float("nan"))
+        ),
+        (ValueError, "graph", lambda: lms.run(graph=5)),
+        (ValueError, "graph", lambda: LMS({"a"}, graph=3)),
+        (ValueError, "branch_threshold", lambda: LMS({"a"}, branch_threshold=-4)),
+        (TypeError, "optimizer_scopes_override", lambda: found.LMSKerasCallback(optimizer_scopes={"adam"})),
         (TypeError, "optimizer_scopes", lambda: LMS(lb=3)),
         (TypeError, "swapin_ahead", lambda: LMS({"a"}, swapin_ahead=3)),
         (TypeError, "threshold", lambda: LMS(threshold=3)),
