@@ -28,7 +28,7 @@ def library(folder: Path, tag: Tag, wheel: Path, include: Path, simulator: Path)
     """
     package = tensorflow_gpu.package(wheel)
     framework = package / "libtensorflow_framework.so.2"
-    # The class of lists is in the second one until 2.9.
+    # The class of lists is in the last one until 2.9.
     libraries = [simulator / "libcuda.so.1", framework, package / "python" / "_pywrap_tensorflow_internal.so"]
     graft = series.read_series(paths.patches_folder(), tag).graft
     flags = [
@@ -39,7 +39,9 @@ def library(folder: Path, tag: Tag, wheel: Path, include: Path, simulator: Path)
         *(f"-D{macro}" for macro in graft.define),
     ]
 
+    made_for = (tag.name, tag.commit, flags, [each.name for each in libraries])
+
     def words() -> tuple[list[str], list[str]]:
         return [*flags, f"-isystem{include}"], ["-Wl,--as-needed", *map(str, libraries)]
 
-    return kept_library(folder, f"libtensorflow_operators-{tag.name}", HERE, (tag.name, tag.commit, flags), words)
+    return kept_library(folder, f"libtensorflow_operators-{tag.name}", HERE, made_for, words)

@@ -35,6 +35,9 @@ const Names& names_of_handlers() {
       "TensorArrayCloseV3", "TensorArrayGradV3", "TensorArrayReadV3", "TensorArraySizeV3", "TensorArrayV3",
       "TensorArrayWriteV3", "TensorListConcatLists", "TensorListElementShape", "TensorListLength", "TensorListPushBack",
       "TensorListReserve", "TensorListResize", "TensorListSetItem",
+#if TF_MINOR_VERSION > 2
+      "TensorListFromTensor",  // its elements are parts of the tensor; before, a kernel copies them
+#endif
       // queues, iterators, and what else keeps tensors
       "AnonymousIterator", "AnonymousIteratorV2", "AnonymousIteratorV3", "ConsumeMutexLock", "DeleteIterator",
       "DeleteSessionTensor", "FIFOQueueV2", "FinalizeDataset", "GeneratorDataset", "GetOptions", "GetSessionHandle",
@@ -88,15 +91,7 @@ const Names& names_of_forwarders() {
 
 }  // namespace
 
-bool stays(const std::string& operation) {
-#if TF_MINOR_VERSION > 2
-  // Its elements are parts of the tensor. Before, a kernel copies them.
-  if (operation == "TensorListFromTensor") {
-    return true;
-  }
-#endif
-  return names_of_handlers().count(operation) != 0;
-}
+bool stays(const std::string& operation) { return names_of_handlers().count(operation) != 0; }
 
 bool may_forward(const std::string& operation) { return names_of_forwarders().count(operation) != 0; }
 

@@ -98,7 +98,7 @@ def names(name: str, value: Any) -> set[str]:
         return set()
     if not _is_collection(value) or not all(isinstance(each, str) for each in value):
         raise _expected(name, "a set of str", value)
-    if any("\n" in each or each.encode("utf-8", "replace").decode() != each for each in value):
+    if not all(each.isprintable() for each in value):
         raise _expected(name, "names of operations, or what they begin with", value)
     return set(value)
 
@@ -110,9 +110,8 @@ def some_names(name: str, value: Any) -> set[str]:
 
 
 def slices(name: str, value: Any) -> list[Any]:
-    levels = re.compile(r"\d*:?\d*")
     if not _is_collection(value) or not all(
-        isinstance(each, (int, str)) and str(each).strip(":") and levels.fullmatch(str(each)) for each in value
+        isinstance(each, (int, str)) and re.fullmatch(r"\d+(:\d*)?|:\d+", str(each)) for each in value
     ):
         raise _expected(name, "a list of int and of str such as '3:5'", value)
     return list(value)
