@@ -68,6 +68,8 @@ struct Thread {
   unsigned number = 0;
   std::uint64_t clock = 0;
   const void* waits_for = nullptr;  // null: it can run
+  const void* looks_at = nullptr;  // what it waited for and does not have yet, though it may have woken to look again
+  std::uint64_t woken = 0;  // the latest clock of those who woke others, or it, from that
   pthread_cond_t turn = PTHREAD_COND_INITIALIZER;
 };
 
@@ -81,7 +83,7 @@ std::uint64_t moves = 0;  // how often a clock moved or a turn was given
 std::uint64_t latest = 0;  // the clock of who moved last
 std::uint64_t driver_free = 0;
 unsigned known = 0;
-std::atomic<int> waiting{0};
+std::atomic<int> looking{0};
 std::atomic<int> held{0};  // threads that wait for another process
 
 class Table {
@@ -128,7 +130,6 @@ void take_turn(Thread* me, long nanoseconds) {
     }
     if (me->waits_for != nullptr) {
       me->waits_for = nullptr;
-      --waiting;
     } else if (moves == seen && held.load() == 0) {
       give_turn(me);  // who has it computes or sleeps
     }
@@ -181,29 +182,52 @@ void wait_for(Thread* me, const void* what, long nanoseconds, There there) {
   {
     const Table table;
     me->waits_for = what;
-    ++waiting;
   }
   const bool already = there();
   const Table table;
-  if (already && me->waits_for != nullptr) {
+  if (already) {
     me->waits_for = nullptr;
-    --waiting;
   }
   take_turn(me, nanoseconds);
 }
 
+// While it lives, the thread wants `what`. What was there to be had only when another got that far is not had before.
+class Look {
+ public:
+  Look(Thread* me, const void* what) : me_(me) {
+    ++looking;
+    const Table table;
+    me_->looks_at = what;
+    me_->woken = 0;
+  }
+  ~Look() {
+    const Table table;
+    me_->looks_at = nullptr;
+    me_->clock = std::max(me_->clock, me_->woken);
+    --looking;
+  }
+  Look(const Look&) = delete;
+  Look& operator=(const Look&) = delete;
+
+ private:
+  Thread* me_;
+};
+
 // At most `count` of those that wait for `what` can run again.
 void wake(const void* what, std::size_t count) {
-  if (waiting.load() == 0) {
+  if (looking.load() == 0) {
     return;
   }
   Thread* const me = known_self;
   const Table table;
+  const std::uint64_t clock = me == nullptr ? latest : me->clock;
   for (Thread* thread : threads()) {
+    if (thread->looks_at == what) {
+      thread->woken = std::max(thread->woken, clock);
+    }
     if (count > 0 && thread->waits_for == what) {
       thread->waits_for = nullptr;
-      thread->clock = std::max(thread->clock, me == nullptr ? latest : me->clock);
-      --waiting;
+      thread->clock = std::max(thread->clock, clock);
       --count;
       if (runs == nullptr) {
         give_turn(thread);
@@ -213,29 +237,27 @@ void wake(const void* what, std::size_t count) {
 }
 
 int lock_in_turn(Thread* me, pthread_mutex_t* mutex) {
-  while (true) {
-    int code = pthread_mutex_trylock(mutex);
-    if (code != EBUSY) {
-      return code;
-    }
-    bool locked = false;
-    wait_for(me, mutex, look_again_after, [&] {
-      code = pthread_mutex_trylock(mutex);
-      locked = code != EBUSY;
-      return locked;
-    });
-    if (locked) {
-      return code;
-    }
+  int code = pthread_mutex_trylock(mutex);
+  if (code != EBUSY) {
+    return code;
   }
+  const Look look(me, mutex);
+  const auto locks = [&] { return (code = pthread_mutex_trylock(mutex)) != EBUSY; };
+  do {
+    wait_for(me, mutex, look_again_after, locks);
+  } while (code == EBUSY && !locks());
+  return code;
 }
 
 int wait_in_turn(Thread* me, pthread_cond_t* condition, pthread_mutex_t* mutex, long nanoseconds) {
-  wait_for(me, condition, nanoseconds, [&] {
-    unlock_really(mutex);
-    wake(mutex, 1);
-    return false;
-  });
+  {
+    const Look look(me, condition);
+    wait_for(me, condition, nanoseconds, [&] {
+      unlock_really(mutex);
+      wake(mutex, 1);
+      return false;
+    });
+  }
   return lock_in_turn(me, mutex);
 }
 
@@ -406,7 +428,13 @@ TURNS_PUBLIC int sem_post(sem_t* semaphore) noexcept {
 namespace {
 
 int take_in_turn(Thread* me, sem_t* semaphore, clockid_t clock, const timespec* moment) {
-  while (sem_trywait(semaphore) != 0) {
+  if (sem_trywait(semaphore) == 0) {
+    return 0;
+  }
+  const Look look(me, semaphore);
+  bool taken = false;
+  const auto takes = [&] { return taken = sem_trywait(semaphore) == 0; };
+  do {
     if (errno != EAGAIN) {
       return -1;
     }
@@ -414,12 +442,8 @@ int take_in_turn(Thread* me, sem_t* semaphore, clockid_t clock, const timespec* 
       errno = ETIMEDOUT;
       return -1;
     }
-    bool taken = false;
-    wait_for(me, semaphore, look_again_after, [&] { return taken = sem_trywait(semaphore) == 0; });
-    if (taken) {
-      return 0;
-    }
-  }
+    wait_for(me, semaphore, look_again_after, takes);
+  } while (!taken && !takes());
   return 0;
 }
 

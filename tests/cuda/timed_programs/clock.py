@@ -9,6 +9,7 @@ import os
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable
 from ctypes import byref, c_double, c_float, c_int, c_size_t, c_uint, c_uint64, c_void_p
 
@@ -318,6 +319,19 @@ def threads_call_the_driver_one_at_a_time() -> None:
     assert max(passed) == 2 * 30_000, passed
     assert min(passed) >= 30_000, passed
     passes(begin, max(passed))
+
+
+def threads_that_are_late_are_waited_for() -> None:
+    on = stream()
+    kernel(1e6, 0, on)
+
+    def wait() -> None:
+        call("cuStreamSynchronize", on)
+        time.sleep(0.05)  # who waits for this thread looks again meanwhile
+
+    begin = now()
+    in_threads(wait)
+    passes(begin, 2_000 + 1_000_000)
 
 
 def the_table_has_every_event() -> None:
