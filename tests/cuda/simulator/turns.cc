@@ -67,8 +67,8 @@ timespec after(long nanoseconds) {
 struct Thread {
   unsigned number = 0;
   std::uint64_t clock = 0;
-  const void* waits_for = nullptr;  // null: it can run
-  const void* looks_at = nullptr;  // what it waited for and does not have yet, though it may have woken to look again
+  const void* wants = nullptr;  // what it looks for, and has to wait until it is there
+  bool waits = false;  // for that; else it can run, if only to look again
   std::uint64_t woken = 0;  // the latest clock of those who woke others, or it, from that
   pthread_cond_t turn = PTHREAD_COND_INITIALIZER;
 };
@@ -106,7 +106,7 @@ void give_turn(Thread* to) {
 Thread* furthest_behind() {
   Thread* found = nullptr;
   for (Thread* thread : threads()) {
-    if (thread->waits_for == nullptr && (found == nullptr || thread->clock < found->clock)) {
+    if (!thread->waits && (found == nullptr || thread->clock < found->clock)) {
       found = thread;
     }
   }
@@ -115,21 +115,21 @@ Thread* furthest_behind() {
 
 // The table is locked, but not while this waits. `nanoseconds` of real time at most, as long as the thread cannot run.
 void take_turn(Thread* me, long nanoseconds) {
-  if (runs == me && me->waits_for != nullptr) {
+  if (runs == me && me->waits) {
     give_turn(furthest_behind());
   }
-  while (runs != me || me->waits_for != nullptr) {
-    if (runs == nullptr && me->waits_for == nullptr) {
+  while (runs != me || me->waits) {
+    if (runs == nullptr && !me->waits) {
       give_turn(furthest_behind());
       continue;
     }
     const std::uint64_t seen = moves;
-    const timespec until = after(me->waits_for != nullptr ? nanoseconds : steal_after);
+    const timespec until = after(me->waits ? nanoseconds : steal_after);
     if (timed_wait_really(&me->turn, &table_lock, &until) != ETIMEDOUT) {
       continue;
     }
-    if (me->waits_for != nullptr) {
-      me->waits_for = nullptr;
+    if (me->waits) {
+      me->waits = false;
     } else if (moves == seen && held.load() == 0) {
       give_turn(me);  // who has it computes or sleeps
     }
@@ -175,20 +175,21 @@ Thread* self() {
   return known_self;
 }
 
-// Until somebody wakes those that wait for `what`, or it is time to look again. `there()` says whether there is nothing
-// to wait for any more, now that whoever wakes would see that the thread waits.
+// Until somebody wakes those that wait for what the thread wants (Look), or it is time to look again. `there()` says
+// whether there is nothing to wait for any more, now that whoever wakes would see that the thread waits; returns that.
 template <typename There>
-void wait_for(Thread* me, const void* what, long nanoseconds, There there) {
+bool wait_for(Thread* me, long nanoseconds, There there) {
   {
     const Table table;
-    me->waits_for = what;
+    me->waits = true;
   }
   const bool already = there();
   const Table table;
   if (already) {
-    me->waits_for = nullptr;
+    me->waits = false;
   }
   take_turn(me, nanoseconds);
+  return already;
 }
 
 // While it lives, the thread wants `what`. What was there to be had only when another got that far is not had before.
@@ -197,12 +198,12 @@ class Look {
   Look(Thread* me, const void* what) : me_(me) {
     ++looking;
     const Table table;
-    me_->looks_at = what;
+    me_->wants = what;
     me_->woken = 0;
   }
   ~Look() {
     const Table table;
-    me_->looks_at = nullptr;
+    me_->wants = nullptr;
     me_->clock = std::max(me_->clock, me_->woken);
     --looking;
   }
@@ -222,11 +223,12 @@ void wake(const void* what, std::size_t count) {
   const Table table;
   const std::uint64_t clock = me == nullptr ? latest : me->clock;
   for (Thread* thread : threads()) {
-    if (thread->looks_at == what) {
-      thread->woken = std::max(thread->woken, clock);
+    if (thread->wants != what) {
+      continue;
     }
-    if (count > 0 && thread->waits_for == what) {
-      thread->waits_for = nullptr;
+    thread->woken = std::max(thread->woken, clock);
+    if (count > 0 && thread->waits) {
+      thread->waits = false;
       thread->clock = std::max(thread->clock, clock);
       --count;
       if (runs == nullptr) {
@@ -237,22 +239,21 @@ void wake(const void* what, std::size_t count) {
 }
 
 int lock_in_turn(Thread* me, pthread_mutex_t* mutex) {
-  int code = pthread_mutex_trylock(mutex);
-  if (code != EBUSY) {
+  int code = 0;
+  const auto locks = [&] { return (code = pthread_mutex_trylock(mutex)) != EBUSY; };
+  if (locks()) {
     return code;
   }
   const Look look(me, mutex);
-  const auto locks = [&] { return (code = pthread_mutex_trylock(mutex)) != EBUSY; };
-  do {
-    wait_for(me, mutex, look_again_after, locks);
-  } while (code == EBUSY && !locks());
+  while (!wait_for(me, look_again_after, locks) && !locks()) {
+  }
   return code;
 }
 
 int wait_in_turn(Thread* me, pthread_cond_t* condition, pthread_mutex_t* mutex, long nanoseconds) {
   {
     const Look look(me, condition);
-    wait_for(me, condition, nanoseconds, [&] {
+    wait_for(me, nanoseconds, [&] {
       unlock_really(mutex);
       wake(mutex, 1);
       return false;
@@ -428,12 +429,11 @@ TURNS_PUBLIC int sem_post(sem_t* semaphore) noexcept {
 namespace {
 
 int take_in_turn(Thread* me, sem_t* semaphore, clockid_t clock, const timespec* moment) {
-  if (sem_trywait(semaphore) == 0) {
+  const auto takes = [&] { return sem_trywait(semaphore) == 0; };
+  if (takes()) {
     return 0;
   }
   const Look look(me, semaphore);
-  bool taken = false;
-  const auto takes = [&] { return taken = sem_trywait(semaphore) == 0; };
   do {
     if (errno != EAGAIN) {
       return -1;
@@ -442,8 +442,7 @@ int take_in_turn(Thread* me, sem_t* semaphore, clockid_t clock, const timespec* 
       errno = ETIMEDOUT;
       return -1;
     }
-    wait_for(me, semaphore, look_again_after, takes);
-  } while (!taken && !takes());
+  } while (!wait_for(me, look_again_after, takes) && !takes());
   return 0;
 }
 
