@@ -27,6 +27,7 @@ LAYERS = {
         "limit_kind",
         "thread_text",
     ),
+    "sharing": ("bell", "fair_shares", "ledger", "meeting_point", "share_terms", "sharer"),
     "uses": ("event", "event_log", "trace"),
     "policies": ("policy", "*_policy", "eviction_plan", "policies"),
     "memory": ("backend", "store"),
@@ -43,7 +44,7 @@ LAYERS = {
     ),
     "backends": ("cuda_*", "host_backend", "pinned_store"),
     "process": ("fault", "fork", "registry", "system_calls"),
-    "pager": ("pager",),
+    "pager": ("pager", "pager_share"),
     "interface": ("lms",),
 }
 UNITY = "all"  # includes every source

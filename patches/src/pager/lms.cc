@@ -71,6 +71,8 @@ lms::Status lms_settings(const lms_options* options, lms::Settings* settings) {
   settings->strict = options->strict != 0;
   settings->address_space = options->address_space;
   settings->limit_kind = static_cast<lms_limit_kind>(options->limit_kind);
+  settings->shared = options->share != nullptr;
+  settings->share = settings->shared ? options->share : "";
   return {};
 }
 

@@ -36,6 +36,9 @@ typedef struct lms_options {
   int strict;              // nonzero: exceeding the limit is LMS_OUT_OF_MEMORY instead of being counted
   uint64_t address_space;  // bytes of address space to reserve, up to 1 TiB; 0 means as much as the system grants
   int limit_kind;          // an lms_limit_kind of limit_kind.h
+  const char* share;       // how the process shares a budget with others (share/share_terms.h); `limit` is then the
+                      // budget, of all of them; UINT64_MAX, for CUDA: what the device has, as it changes.
+                      // NULL: it does not, and has the limit for itself
 } lms_options;
 
 // Creates a pager on the host backend (device memory is a budget of this machine's RAM) and installs the process-wide

@@ -141,6 +141,11 @@ void Pager::take_limit(std::uint64_t limit, lms_limit_kind kind) {
   limit_kind_ = kind;
   total_limit_ = std::min(limit, backend_->capacity());
   unlimited_ = false;
+  if (sharer_ != nullptr) {
+    own_limit_ = limit;
+    follow_share();
+    return;
+  }
   store_limit(total_limit_);
   leave_room_for_others();
 }
@@ -152,7 +157,8 @@ void Pager::leave_room_for_others() {
 }
 
 Status Pager::apply(const Settings& settings) {
-  Status in_range = settings.limit_kind == LMS_LIMIT_TOTAL ? Status() : check_limit(settings.limit);
+  const bool any = settings.limit_kind == LMS_LIMIT_TOTAL || (settings.shared && settings.limit == Sharer::automatic);
+  Status in_range = any ? Status() : check_limit(settings.limit);
   if (!in_range.ok()) {
     return in_range;
   }
@@ -178,6 +184,10 @@ Status Pager::apply(const Settings& settings) {
   }
   Lock lock(lock_);
   moved_.wait(&lock, [this] { return !growing_; });
+  Status shared = share(settings);
+  if (!shared.ok()) {
+    return shared;
+  }
   if (store != nullptr) {
     copies_.set_store(std::move(store), settings.store);
   }
@@ -191,7 +201,7 @@ Status Pager::apply(const Settings& settings) {
   strict_ = settings.strict;
   stopping_ = false;
   caching_.store(true, std::memory_order_relaxed);
-  take_limit(settings.limit, settings.limit_kind);
+  take_limit(settings.shared ? UINT64_MAX : settings.limit, settings.limit_kind);
   return {};
 }
 
@@ -233,6 +243,9 @@ void Pager::shutdown() {
   while (trim_cache(UINT64_MAX)) {
   }
   backend_->trim(UINT64_MAX);
+  if (device_bytes_ == 0) {
+    leave_sharers();  // else when the last block is freed
+  }
 }
 
 // ---------------------------------------------------------------------------------------------- allocation
@@ -756,6 +769,7 @@ bool Pager::reclaim_after_refusal(Lock* lock) {
   if (!asynchronous_) {
     return false;
   }
+  share_refused();
   if (trim_others_ != nullptr && trim_others_(trim_others_context_)) {
     return true;
   }
@@ -778,8 +792,15 @@ Block* Pager::next_victim(std::uint64_t bytes, Cause cause) {
 
 Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
   unsigned paged_out = 0;
+  int waits = 0;
   leave_room_for_others();
   while (!unlimited_ && device_bytes_ + bytes > limit()) {
+    if (take_share(bytes) || (reach != Reach::cached && waits++ == 0 && wait_for_share(lock, bytes, true))) {
+      continue;
+    }
+    if (device_bytes_ + bytes <= limit()) {
+      continue;  // the lock was let go
+    }
     const std::uint64_t missing = device_bytes_ + bytes - limit();
     if (trim_cache(missing)) {
       continue;
@@ -798,6 +819,9 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
     }
     if (victim == nullptr && backend_->serves_faults()) {
       victim = blocks_.oldest_protected(strict_);  // rather those of the innermost than a failure
+    }
+    if (victim == nullptr && waits++ == 1 && wait_for_share(lock, bytes, false)) {
+      continue;
     }
     Status status;
     if (victim != nullptr) {
@@ -820,6 +844,7 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
         over_limit_operation_ = report::running_operation();
       }
       over_limit_.store(true, std::memory_order_relaxed);
+      pass_share(bytes);
       return {};
     }
   }
@@ -1153,6 +1178,9 @@ Status Pager::reclaim_for_others(std::uint64_t bytes) {
 
 Status Pager::restore_all() {
   Lock lock(lock_);
+  if (!take_share(away_bytes_)) {
+    wait_for_share(&lock, away_bytes_, false);
+  }
   unlimited_ = true;
   over_limit_.store(false, std::memory_order_relaxed);
   for (BlockId id = 0; id < end(); ++id) {
@@ -1393,6 +1421,8 @@ Statistics Pager::statistics() {
   result.foreseen_uses = policy_->foreseen();
   result.departures = policy_->departures();
   result.store_bytes = copies_.bytes();
+  result.share_budget = sharer_ != nullptr ? sharer_->budget() : 0;
+  result.sharers = sharer_ != nullptr ? sharer_->others() + 1 : 0;
   report::count_states(blocks_, &result);
   return result;
 }
@@ -1481,6 +1511,16 @@ void Pager::after_fork(bool child) {
     for (Worker* worker : {&in_worker_, &out_worker_}) {
       worker->work.forget_waiters();
       worker->runs = false;
+    }
+    if (sharer_ != nullptr) {
+      sharer_->forget();  // the parent's
+      sharer_.reset();
+      ++serving_;
+      rejoins_ = !asynchronous_;
+      inherited_bytes_ = device_bytes_;
+      limit_at_fork_ = limit();
+      giving_limit_ = UINT64_MAX;
+      store_limit(std::min(limit(), device_bytes_));
     }
     trace_.store(nullptr, std::memory_order_relaxed);
     observers_.fetch_and(~to_trace, std::memory_order_relaxed);

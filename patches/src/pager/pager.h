@@ -31,6 +31,7 @@
 #include "policy/policy.h"
 #include "registry.h"
 #include "report.h"
+#include "share/sharer.h"
 #include "statistics.h"
 #include "statistics_page.h"
 #include "status.h"
@@ -46,6 +47,8 @@ struct Settings {
   bool strict = false;                  // passing the limit is an error
   std::uint64_t address_space = 0;      // bytes to reserve; 0: as much as there is
   lms_limit_kind limit_kind = LMS_LIMIT_MANAGED;
+  bool shared = false;  // the limit is a budget of several processes
+  std::string share;  // on what terms; share_terms.h
 };
 
 // The glue of another library may use it, so its symbols are exported.
@@ -236,6 +239,23 @@ class LMS_API Pager final : private BlockSource, private Registered {
   }
   Status out_of_memory(std::uint64_t bytes) const;
   bool release_faulted();
+
+  // pager_share.cc: the budget that other processes have a part of.
+  Status share(const Settings& settings);
+  Status join_sharers(const Settings& settings);
+  void leave_sharers();
+  void rejoin_sharers();
+  void follow_share();
+  bool take_share(std::uint64_t bytes);
+  bool wait_for_share(Lock* lock, std::uint64_t bytes, bool has_alternative);
+  void pass_share(std::uint64_t bytes);
+  void share_refused();
+  void serve_sharers(const Bell& bell, std::uint64_t serving);
+  void give_to_sharers(Lock* lock);
+  void note_activity();
+  std::uint64_t cold_bytes() const;
+  bool is_working();
+  Standing standing();
   bool drain_events();
 
   // A thread that moves what the policy chooses ahead of need. There is one for each direction, so that copies in and
@@ -270,6 +290,20 @@ class LMS_API Pager final : private BlockSource, private Registered {
     }
     raise_to(&block->until, backend_->now());
   }
+
+  // What the process needs of a shared budget, by what it did lately.
+  struct Activity {
+    static constexpr std::size_t seconds = 20;
+
+    std::uint64_t clock = 0;  // of the pager, at the last look
+    std::uint64_t busy_ns = 0;  // CLOCK_MONOTONIC, when it was last seen to work
+    bool idle = false;
+    std::uint64_t second_ns = 0;  // when the last second of the following began
+    std::array<std::uint64_t, seconds> clocks{};  // of the pager, at the last seconds; oldest at `next`
+    std::array<std::uint64_t, seconds> allocated{};  // most bytes in each
+    std::size_t next = 0;
+    std::uint64_t cold = 0;  // bytes not used since the oldest
+  };
 
   // What a stream was given since it was marked. An estimate: two threads may overwrite each other's.
   struct Unmarked {
@@ -372,6 +406,16 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::uint64_t most_used_ = 0;
   std::uint64_t freed_uncached_ = 0;  // blocks that were freed without going to the cache
   std::string over_limit_operation_;  // what ran when counts_.over_limit_bytes_peak was counted
+  std::unique_ptr<Sharer> sharer_;  // null: the limit is this process's own
+  Settings shared_;  // with which it joined
+  Activity activity_;
+  std::uint64_t serving_ = 0;  // which thread serves the other sharers
+  bool rejoins_ = false;  // a forked child: it shares on its own as soon as it needs more memory
+  std::uint64_t limit_at_fork_ = 0;
+  std::uint64_t inherited_bytes_ = 0;  // of device_bytes_, from the parent, in whose share they are
+  std::uint64_t own_limit_ = UINT64_MAX;  // that the program has set below its share
+  std::uint64_t giving_limit_ = UINT64_MAX;  // until others have got what they have a claim to
+  std::uint64_t no_share_until_ = 0;  // CLOCK_MONOTONIC ns: the last look found nothing to take
 };
 
 }  // namespace lms

@@ -72,7 +72,17 @@ namespace lms {
   ROW(store_failures, "store_failures")                                                                                \
   /* uses that came as the policy had foreseen, and departures from what it had learned */                             \
   ROW(foreseen_uses, "policy.foreseen")                                                                                \
-  ROW(departures, "policy.departures")
+  ROW(departures, "policy.departures")                                                                                 \
+  /* of the budget that the process shares, 0 when it does not: its bytes, those that this process may have of it */   \
+  /* now, and how many processes share it */                                                                           \
+  ROW(share_budget, "share.budget_bytes")                                                                              \
+  ROW(share_bytes, "share.bytes")                                                                                      \
+  ROW(sharers, "share.processes")                                                                                      \
+  /* bytes that it took from the budget, that it gave to others who had a claim to them, and the time that program */  \
+  /* threads waited for others to give */                                                                              \
+  ROW(share_taken_bytes, "share.taken_bytes")                                                                          \
+  ROW(share_given_bytes, "share.given_bytes")                                                                          \
+  ROW(share_wait_ns, "share.wait_ns")
 // clang-format on
 
 struct Statistics {

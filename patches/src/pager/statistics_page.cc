@@ -46,6 +46,8 @@ constexpr PageRow page_rows[] = {
     LMS_COUNT(prefetch_bytes, "prefetch.bytes"),
     LMS_COUNT(faults, "faults"),
     LMS_COUNT(stall_ns, "stall_ns"),
+    LMS_COUNT(share_bytes, "share.bytes"),
+    LMS_COUNT(share_wait_ns, "share.wait_ns"),
 };
 #undef LMS_COUNT
 #undef LMS_VALUE

@@ -11,7 +11,7 @@ import operator
 import os
 from typing import TYPE_CHECKING
 
-from . import _library, _sizes
+from . import _library, _share, _sizes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -102,6 +102,7 @@ def check_options(
     policy: str,
     strict: bool,
     limit_kind: int = _library.LIMIT_MANAGED,
+    share: bool | str | _share.Share = False,
 ) -> _library.Options:
     """The options with which a device is enabled."""
     return _library.Options(
@@ -112,6 +113,7 @@ def check_options(
         strict=check_bool("strict", strict),
         address_space=0,
         limit_kind=limit_kind,
+        share=check_share(share, device),
     )
 
 
@@ -119,6 +121,11 @@ def default_limit(device: Device) -> int:
     if not device.kind.has_default_limit:
         raise TypeError(f"limit: '{device}' needs one, such as limit='8GiB', or 0.5 for half of the memory")
     return UINT64_MAX
+
+
+def check_share(share: bool | str | _share.Share, device: Device) -> bytes | None:
+    given = _share.given(share)
+    return None if given is None else _share.terms(given, device.memory)
 
 
 def check_store(store: str | os.PathLike[str] | None) -> bytes | None:

@@ -35,6 +35,7 @@ class Options(ctypes.Structure):
         ("strict", ctypes.c_int),
         ("address_space", ctypes.c_uint64),
         ("limit_kind", ctypes.c_int),
+        ("share", ctypes.c_char_p),
     ]
 
 

@@ -21,7 +21,7 @@ HERE = Path(__file__).resolve().parent
 COMMON = ["-std=c++17", "-fPIC", "-fvisibility=hidden"]
 _PRESETS = runpy.run_path(str(HERE.parents[1] / "pager/presets.py"))  # by path, since this module is loaded so as well
 FLAVOURS = {name: _PRESETS["flags"](name) for name in _PRESETS["FLAVOURS"]}
-DRIVER = ["settings", "clock", "calls", "codes", "memory", "streams", "api", "driver"]
+DRIVER = ["settings", "sharers", "clock", "calls", "codes", "memory", "streams", "api", "driver"]
 RUNTIMES = {"10.1": 10010, "10.2": 10020, "11.0": 11070, "12": 12040, "13": 13000}  # by soname
 KEPT_S = 24 * 3600
 

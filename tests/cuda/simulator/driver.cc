@@ -333,7 +333,7 @@ DRIVER(cuCtxEnablePeerAccess, 4000, void* peer, unsigned flags) {
 DRIVER(cuMemGetInfo_v2, 3020, std::size_t* free, std::size_t* total) {
   ENTER(need_all)
   *total = settings().memory;
-  *free = *total - memory().used(current_device()->index);
+  *free = *total - memory().used_by_all(current_device()->index);
   return success;
 }
 

@@ -155,6 +155,9 @@ std::shared_ptr<Physical> Memory::take(int device, std::uint64_t bytes) {
   if (bytes > bank.capacity - bank.used) {
     return nullptr;
   }
+  if (sharers_ != nullptr && device != host_device && !sharers_->take(device, bytes, bank.capacity)) {
+    return nullptr;
+  }
   for (auto range = bank.free.begin(); range != bank.free.end(); ++range) {
     if (range->second < bytes) {
       continue;
@@ -183,6 +186,9 @@ std::shared_ptr<Physical> Memory::take(int device, std::uint64_t bytes) {
     physical->direct = bank.direct + offset;
     return physical;
   }
+  if (sharers_ != nullptr && device != host_device) {
+    sharers_->give(device, bytes);
+  }
   return nullptr;
 }
 
@@ -199,6 +205,9 @@ void Memory::give_back(const Physical& physical) {
   Bank& bank = physical.device == host_device ? banks_.back() : banks_[static_cast<std::size_t>(physical.device)];
   garbage(physical.direct, physical.bytes);
   bank.used -= physical.bytes;
+  if (sharers_ != nullptr && physical.device != host_device) {
+    sharers_->give(physical.device, physical.bytes);
+  }
   insert(&bank.free, physical.offset, physical.bytes);
 }
 
@@ -821,6 +830,11 @@ std::uint64_t Memory::used(int device) {
   return banks_[static_cast<std::size_t>(device)].used;
 }
 
+std::uint64_t Memory::used_by_all(int device) {
+  const std::lock_guard<std::recursive_mutex> guard(lock_);
+  return sharers_ != nullptr ? sharers_->used(device) : banks_[static_cast<std::size_t>(device)].used;
+}
+
 std::uint64_t Memory::pinned_bytes() {
   const std::lock_guard<std::recursive_mutex> guard(lock_);
   return pinned_;
@@ -850,6 +864,9 @@ bool Memory::peer(int device, int peer) {
 void Memory::after_fork(bool child) {
   if (child) {
     // A device's memory does not come along.
+    if (sharers_ != nullptr) {
+      sharers_->forget();
+    }
     for (const auto& range : ranges_) {
       mmap(reinterpret_cast<void*>(range.first), range.second, PROT_NONE,
            MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0);

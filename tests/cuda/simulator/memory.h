@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "settings.h"
+#include "sharers.h"
 
 namespace sim {
 
@@ -123,6 +124,7 @@ class __attribute__((visibility("default"))) Memory {
   bool fill(int device, std::uint64_t to, std::uint64_t value, unsigned width, std::uint64_t count);
 
   std::uint64_t used(int device);
+  std::uint64_t used_by_all(int device);  // processes that share the device
   std::uint64_t pinned_bytes();
   std::uint64_t mappings();
   // Those that begin in the range.
@@ -160,6 +162,7 @@ class __attribute__((visibility("default"))) Memory {
 
   std::recursive_mutex lock_;  // recursive: the thread that drops the last reference to a Physical may hold it or not
   std::vector<Bank> banks_;  // by device; last: host
+  Sharers* const sharers_ = Sharers::of(settings().shared);  // null: there are none
   std::uint64_t space_start_ = 0;  // device addresses, one range of the process's
   std::map<std::uint64_t, std::uint64_t> space_;  // what is free of it
   std::map<std::uint64_t, std::uint64_t> ranges_;  // what is reserved

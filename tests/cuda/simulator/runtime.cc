@@ -349,7 +349,7 @@ RUNTIME(cudaGetDeviceProperties_v2, char* to, int device) {
 RUNTIME(cudaMemGetInfo, std::size_t* free, std::size_t* total) {
   PREPARE(need_all)
   *total = settings().memory;
-  *free = *total - memory().used(current_device()->index);
+  *free = *total - memory().used_by_all(current_device()->index);
   return success;
 }
 

@@ -45,10 +45,10 @@ bool parse_failures(const std::string& text) {
 }  // namespace
 
 Settings::Settings() {
-  static const char* const options[] = {"devices",        "memory",     "address_space", "mode",     "host_access",
-                                        "seed",           "vmm",        "sample",        "host_vmm", "pinned_limit",
-                                        "driver_version", "capability", "queue",         "fail",     "drop_waits",
-                                        "early_events",   "lazy",       "patience",      "machine",  "work"};
+  static const char* const options[] = {
+      "devices",    "memory",       "address_space", "mode",           "host_access", "seed",  "vmm",
+      "sample",     "host_vmm",     "pinned_limit",  "driver_version", "capability",  "queue", "fail",
+      "drop_waits", "early_events", "lazy",          "patience",       "machine",     "work",  "shared"};
   std::set<std::string> known;
   for (const char* option : options) {
     std::string name = "SIM_CUDA_";
@@ -97,6 +97,10 @@ bool Settings::set(const std::string& option, const std::string& value, bool fro
     }
     if (option == "machine") {
       machine = value;
+      return true;
+    }
+    if (option == "shared") {
+      shared = value;
       return true;
     }
     if (option == "work") {

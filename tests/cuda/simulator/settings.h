@@ -23,6 +23,7 @@ struct Settings {
   bool threads = false;
   bool timed = false;
   std::string machine;
+  std::string shared;
   bool work = true;
   bool host_access = true;
   std::atomic<std::uint64_t> seed{1};

@@ -34,6 +34,8 @@
 // Options are read from the environment as SIM_CUDA_<NAME> when the library is first used, and changed by sim_set:
 //  devices          how many there are (1); 0: cuInit fails with CUDA_ERROR_NO_DEVICE. Environment only.
 //  memory           bytes of each device (1 GiB), rounded up to granules. Environment only.
+//  shared           a file; processes that name the same one share the devices' memory: what one has taken another
+//                   cannot have, and cuMemGetInfo counts all (none). Environment only.
 //  address_space    bytes of addresses that all devices have together (8 TiB, under ThreadSanitizer 256 GiB); an eighth
 //                   of it is the most host memory that cuMemCreate makes. Environment only.
 //  mode             deterministic, threads or timed (deterministic). Environment only.

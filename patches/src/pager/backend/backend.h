@@ -53,6 +53,11 @@ class Backend {
   virtual std::size_t span() const = 0;  // bytes of address space
   virtual std::uint64_t capacity() const { return UINT64_MAX; }  // bytes of memory that the device has at all
 
+  // The same device has the same in every process of the machine, and no other: a file may be called so.
+  virtual std::string identity() const { return "cpu"; }
+  // Bytes of the device's memory that nobody uses; UINT64_MAX where that is no measure of what may be used.
+  virtual std::uint64_t free_bytes() { return UINT64_MAX; }
+
   // True when an access to a range without pages faults and can be served, so that a block which the
   // program may still reach through a raw pointer can leave without danger.
   virtual bool serves_faults() const = 0;
@@ -153,6 +158,9 @@ class Backend {
   // Gives memory that the backend keeps for later ranges back to the device, at least `bytes` of it if there is as
   // much. Returns how many bytes that were.
   virtual std::uint64_t trim(std::uint64_t /*bytes*/) { return 0; }
+
+  // Bytes that the backend keeps so.
+  virtual std::uint64_t kept_bytes() { return 0; }
 
   // A store in the kind of host memory that the backend copies fastest.
   virtual std::unique_ptr<Store> make_memory_store() { return lms::make_memory_store(); }

@@ -48,6 +48,8 @@ class CudaBackendImpl final : public CudaBackend {
   char* base() const override { return base_; }
   std::size_t span() const override { return span_; }
   std::uint64_t capacity() const override { return capacity_; }
+  std::string identity() const override { return "cuda-" + device_->uuid(); }
+  std::uint64_t free_bytes() override { return cuda_forked() ? 0 : device_->free_bytes(); }
   bool serves_faults() const override { return false; }
   bool asynchronous() const override { return true; }
   bool protects() const override { return protects_; }
@@ -81,6 +83,7 @@ class CudaBackendImpl final : public CudaBackend {
                bool* refused) override;
 
   std::uint64_t trim(std::uint64_t bytes) override { return cuda_forked() ? 0 : chunks_->trim(bytes); }
+  std::uint64_t kept_bytes() override { return cuda_forked() ? 0 : chunks_->kept_bytes(); }
   std::unique_ptr<Store> make_memory_store() override { return make_pinned_store(device_, away_ != nullptr); }
   bool add_peer(int device) override;
   void after_fork_in_child() override { cuda_set_forked(); }

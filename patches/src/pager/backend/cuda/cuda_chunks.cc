@@ -278,6 +278,11 @@ void CudaChunks::give_unused(CudaChunkList* chunks) {
   chunks->clear();
 }
 
+std::uint64_t CudaChunks::kept_bytes() {
+  const std::lock_guard<std::mutex> guard(lock_);
+  return physical_ - std::min(physical_, taken_);
+}
+
 std::uint64_t CudaChunks::trim(std::uint64_t bytes) {
   Lock lock(lock_);
   std::uint64_t released = 0;

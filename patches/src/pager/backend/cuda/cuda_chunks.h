@@ -73,6 +73,7 @@ class CudaChunks {
 
   // See Backend.
   std::uint64_t trim(std::uint64_t bytes);
+  std::uint64_t kept_bytes();
 
  private:
   using Lock = std::unique_lock<std::mutex>;

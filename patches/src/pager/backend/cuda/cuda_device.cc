@@ -1,6 +1,7 @@
 #include "cuda_device.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <cctype>
 #include <chrono>
@@ -145,6 +146,25 @@ int CudaDevice::attribute(int which) const {
 std::uint64_t CudaDevice::total_bytes() const {
   std::size_t bytes = 0;
   return driver.device_total_mem(&bytes, id) == cuda::success ? bytes : 0;
+}
+
+std::uint64_t CudaDevice::free_bytes() const {
+  const CudaScope scope(*this);
+  std::size_t free = 0;
+  std::size_t total = 0;
+  return scope.ok() && driver.mem_get_info(&free, &total) == cuda::success ? free : 0;
+}
+
+std::string CudaDevice::uuid() const {
+  std::array<unsigned char, 16> bytes{};
+  std::string text;
+  if (driver.device_get_uuid(bytes.data(), id) == cuda::success) {
+    for (const unsigned char byte : bytes) {
+      constexpr const char* digits = "0123456789abcdef";
+      text += {digits[byte >> 4], digits[byte & 15]};
+    }
+  }
+  return text;
 }
 
 int CudaDevice::numa_node() const {

@@ -38,6 +38,8 @@ class CudaDevice {
 
   int attribute(int which) const;         // 0 when the driver does not know it
   std::uint64_t total_bytes() const;      // of memory
+  std::uint64_t free_bytes() const;       // of memory, that no process uses; 0 when the driver does not say it
+  std::string uuid() const;               // in hexadecimal digits; the same in every process
   int numa_node() const;                  // the node of host memory that is nearest, or -1
 
   const CudaDriver& driver;

@@ -55,6 +55,8 @@ std::string cuda_driver_resolve(void* library, CudaDriver* driver) {
   find("cuDeviceGetCount", &driver->device_get_count);
   find("cuDeviceGetAttribute", &driver->device_get_attribute);
   find("cuDeviceGetPCIBusId", &driver->device_get_pci_bus_id);
+  // The second version came with CUDA 11.4: parts of a device (MIG) differ by it.
+  find("cuDeviceGetUuid_v2", "cuDeviceGetUuid", &driver->device_get_uuid);
   find("cuDeviceTotalMem_v2", &driver->device_total_mem);
   find("cuDeviceCanAccessPeer", &driver->device_can_access_peer);
   find("cuDevicePrimaryCtxRetain", &driver->device_primary_ctx_retain);
@@ -75,6 +77,7 @@ std::string cuda_driver_resolve(void* library, CudaDriver* driver) {
   find("cuEventRecord", &driver->event_record);
   find("cuEventQuery", &driver->event_query);
   find("cuEventSynchronize", &driver->event_synchronize);
+  find("cuMemGetInfo_v2", &driver->mem_get_info);
   find("cuMemGetAllocationGranularity", &driver->mem_get_allocation_granularity);
   find("cuMemAddressReserve", &driver->mem_address_reserve);
   find("cuMemAddressFree", &driver->mem_address_free);

@@ -103,6 +103,7 @@ struct CudaDriver {
   CudaResult (*device_get_count)(int* count) = nullptr;
   CudaResult (*device_get_attribute)(int* value, int attribute, CudaDeviceId device) = nullptr;
   CudaResult (*device_get_pci_bus_id)(char* text, int bytes, CudaDeviceId device) = nullptr;
+  CudaResult (*device_get_uuid)(unsigned char* bytes, CudaDeviceId device) = nullptr;  // 16 of them
   CudaResult (*device_total_mem)(std::size_t* bytes, CudaDeviceId device) = nullptr;
   CudaResult (*device_can_access_peer)(int* can, CudaDeviceId device, CudaDeviceId peer) = nullptr;
   CudaResult (*device_primary_ctx_retain)(CudaContext* context, CudaDeviceId device) = nullptr;
@@ -122,6 +123,7 @@ struct CudaDriver {
   CudaResult (*event_record)(CudaEvent event, CudaStream stream) = nullptr;
   CudaResult (*event_query)(CudaEvent event) = nullptr;
   CudaResult (*event_synchronize)(CudaEvent event) = nullptr;
+  CudaResult (*mem_get_info)(std::size_t* free, std::size_t* total) = nullptr;
   CudaResult (*mem_get_allocation_granularity)(std::size_t* bytes, const cuda::AllocationProperties* properties,
                                                int option) = nullptr;
   CudaResult (*mem_address_reserve)(CudaAddress* address, std::size_t bytes, std::size_t alignment, CudaAddress wanted,

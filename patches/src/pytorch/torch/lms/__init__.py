@@ -34,6 +34,7 @@ from ._calls import (
     shut_down_at_exit as _shut_down_at_exit,
 )
 from ._kind import Device
+from ._share import Share
 
 if TYPE_CHECKING:
     import os
@@ -44,6 +45,7 @@ if TYPE_CHECKING:
     from ._sizes import Size
 
 __all__ = [
+    "Share",
     "disable",
     "enable",
     "is_enabled",
@@ -124,6 +126,7 @@ def enable(
     store: str | os.PathLike[str] | None = None,
     policy: str = "iteration",
     strict: bool = False,
+    share: bool | str | Share = False,
 ) -> None:
     """Enables LMS, or reconfigures it when it is enabled.
 
@@ -145,12 +148,16 @@ def enable(
     :param strict: what needs more than ``limit`` raises :class:`torch.cuda.OutOfMemoryError`: on ``"cpu"`` every operation, on
         CUDA every allocation. There, bringing an operation's inputs back passes the limit, as without ``strict``: an
         operation cannot be stopped any more, and without its inputs it would fail on the device.
+    :param share: the limit is a budget that this process shares with others, each of which has what the others do not
+        need: True for all that use the device, a name for those that give the same one, or a :class:`Share` with a
+        weight, a guaranteed minimum or a priority. All have to give the same ``limit``; on CUDA without one the budget
+        is what the device has, as it changes. docs/sharing.md says who gets how much.
     :raises ValueError: there is no such device, or it has less memory than ``limit``.
-    :raises OSError: the store cannot be created in that directory.
+    :raises OSError: the store cannot be created in that directory, or processes cannot share through theirs.
     :raises RuntimeError: this build of PyTorch has no LMS; the machine cannot provide the address space; the driver or
         the device cannot manage virtual memory; or CUDA memory comes from another allocator than PyTorch's own.
     """
-    _enable(device, limit, min_size, store, policy, strict)
+    _enable(device, limit, min_size, store, policy, strict, share=share)
 
 
 def _enable(
@@ -161,10 +168,11 @@ def _enable(
     policy: str = "iteration",
     strict: bool = False,
     limit_kind: int = _library.LIMIT_MANAGED,
+    share: bool | str | Share = False,
 ) -> None:
     """:func:`enable` with any kind of limit that the pager has."""
     found = _devices.find(device)
-    options = _arguments.check_options(found, limit, store, policy, strict, limit_kind)
+    options = _arguments.check_options(found, limit, store, policy, strict, limit_kind, share)
     least = _arguments.check_min_size(min_size, found, 0 if limit is None else options.limit)
     found.kind.prepare(found.index)  # without the lock: to start CUDA may run what set_enabled_lms left for that time
     with _lock:
@@ -187,6 +195,7 @@ def _enable_at_first_use(
     policy: str = "iteration",
     strict: bool = False,
     limit_kind: int = _library.LIMIT_MANAGED,
+    share: bool | str | Share = False,
 ) -> None:
     """Enables every CUDA device that has never been enabled as soon as it is asked for a tensor of ``min_size`` bytes.
 
@@ -196,7 +205,7 @@ def _enable_at_first_use(
     """
     global _at_first_use
     first, every = Device(_devices.KINDS["cuda"], 0), Device(_devices.KINDS["cuda"], -1)
-    options = _arguments.check_options(first, limit, store, policy, strict, limit_kind)
+    options = _arguments.check_options(first, limit, store, policy, strict, limit_kind, share)
     least = _arguments.check_min_size(min_size, first, 0 if limit is None else options.limit)
     bounded = limit is not None and limit_kind == _library.LIMIT_MANAGED
     with _lock:

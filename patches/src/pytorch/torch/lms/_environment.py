@@ -4,7 +4,8 @@
 
 Devices are separated by ";", and options, which are those of :func:`torch.lms.enable`, by ","; a backslash before one of these
 makes it part of a value. ``strict`` needs no value, nor does ``per_node``: the limit is the node's, and every
-process gets its share of it. A CUDA device is switched on when the process starts to use CUDA, so that importing torch does not;
+process gets an equal part of it. ``share`` makes the limit a budget that processes share as they need it; with a value it is the
+name of that budget, and ``weight``, ``minimum``, ``priority`` and ``group`` are those of :class:`torch.lms.Share`. A CUDA device is switched on when the process starts to use CUDA, so that importing torch does not;
 ``cuda`` is every CUDA device that the process uses.
 
 torch calls :func:`switch_on` at the end of its import, if the variable is set. Children inherit the variable, and so LMS.
@@ -19,15 +20,18 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from . import _arguments, _devices
+from . import _arguments, _devices, _share
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
 VARIABLE = "TORCH_LMS"
 
-_WITH_VALUE = ("limit", "min_size", "store", "policy")
+_OF_SHARE = ("weight", "minimum", "priority", "group")
+_WITH_VALUE = ("limit", "min_size", "store", "policy", *_OF_SHARE)
 _WITHOUT = ("strict", "per_node")
+_EITHER = ("share",)
+_OPTIONS = _WITH_VALUE + _WITHOUT + _EITHER
 _ENTRY = re.compile(r"\s*([a-z]+(?::\d+)?)\s*(?::(.*))?", re.DOTALL)
 
 # What launchers call the number of processes that they start on this node; the first that is set counts.
@@ -73,15 +77,15 @@ def _split(text: str, separator: str) -> list[str]:
 
 def _read_entry(entry: str) -> Request:
     found = _ENTRY.fullmatch(entry)
-    if found is None or found[1] in _WITH_VALUE + _WITHOUT:
+    if found is None or found[1] in _OPTIONS:
         raise ValueError(f"{entry!r} does not begin with a device: write it as 'cpu:limit=8GiB,store=/scratch'")
     options: dict[str, str] = {}
     for option in _split(found[2] or "", ","):
         name, equals, value = option.strip().partition("=")
-        if name not in _WITH_VALUE + _WITHOUT:
-            meant = _arguments.did_you_mean(name, _WITH_VALUE + _WITHOUT)
-            raise ValueError(f"{option!r} is no option; there are {', '.join(_WITH_VALUE + _WITHOUT)}{meant}")
-        if bool(equals and value) != (name in _WITH_VALUE):
+        if name not in _OPTIONS:
+            meant = _arguments.did_you_mean(name, _OPTIONS)
+            raise ValueError(f"{option!r} is no option; there are {', '.join(_OPTIONS)}{meant}")
+        if (name not in _EITHER or equals) and bool(equals and value) != (name in _WITH_VALUE + _EITHER):
             raise ValueError(f"{option!r}: {name} takes {'a' if name in _WITH_VALUE else 'no'} value")
         if name in options:
             raise ValueError(f"{name} is there twice")
@@ -95,10 +99,22 @@ def _processes_here() -> int:
     return max([1, *map(int, re.findall(r"(?:^|,)(\d+)", value))])
 
 
+def _share_of(options: dict[str, str]) -> bool | _share.Share:
+    """The argument ``share`` of :func:`torch.lms.enable`."""
+    of_share = {name: options[name] for name in _OF_SHARE if name in options}
+    if "share" in options:
+        return _share.from_text(options["share"], of_share)
+    if of_share:
+        raise ValueError(f"{next(iter(of_share))} is a part of share, which is not there")
+    return False
+
+
 def check(request: Request) -> None:
     """Raises what is wrong with a request, as far as that can be told without starting CUDA."""
     device, options = _devices.find(request.device), request.options
     limit = 0
+    if "share" in options and "per_node" in options:
+        raise ValueError("per_node divides the limit in equal parts, and share as processes need it: leave one out")
     if "limit" in options:
         limit = _arguments.check_limit("limit", options["limit"], lambda: _arguments.UINT64_MAX)
     elif "per_node" in options:
@@ -108,11 +124,15 @@ def check(request: Request) -> None:
     _arguments.check_min_size(options.get("min_size"), device, limit)
     _arguments.check_store(options.get("store"))
     _arguments.check_policy(options.get("policy", "iteration"))
+    share = _share.given(_share_of(options))
+    if share is not None:
+        _share.terms(share, lambda: _arguments.UINT64_MAX)
 
 
 def _enable(request: Request) -> None:
-    arguments: dict[str, Any] = dict(request.options)
+    arguments: dict[str, Any] = {name: value for name, value in request.options.items() if name not in _OF_SHARE}
     arguments["strict"] = "strict" in arguments
+    arguments["share"] = _share_of(request.options)
     if arguments.pop("per_node", None) is not None:
         limit = _arguments.check_limit("limit", arguments["limit"], _devices.find(request.device).memory)
         arguments["limit"] = limit // _processes_here()

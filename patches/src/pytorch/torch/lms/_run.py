@@ -38,6 +38,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         action="store_true",
         help="the limit is the node's: each of its processes gets its share",
     )
+    add("--share", action="store_true", help="the limit is a budget of all processes that do the same, as they need it")
+    add("--share-name", "--share_name", metavar="NAME", help="the same, of those that give this name")
+    add("--weight", metavar="NUMBER", help="who shares with twice the weight gets twice as much; 1")
+    add("--minimum", metavar="SIZE", help="what others who share do not get, though they need it; 0")
+    add("--priority", metavar="NUMBER", help="who shares with a higher one is served first; 0")
+    add("--group", metavar="NAME", help="lets other users of that group share")
     add("-m", dest="flags", action="store_const", const=["-m"], default=[], help="run a module")
     add("-c", dest="flags", action="store_const", const=["-c"], help="run this code; '-' runs what standard input has")
     add("program", metavar="PROGRAM.py")
@@ -63,9 +69,14 @@ def _requested(options: argparse.Namespace) -> str:
         "min_size": options.min_size,
         "store": os.path.abspath(options.store) if os.path.isdir(options.store or "") else options.store,
         "policy": options.policy,
+        "share": options.share_name,
+        "weight": options.weight,
+        "minimum": options.minimum,
+        "priority": options.priority,
+        "group": options.group,
     }
     given = {name: value for name, value in values.items() if value is not None}
-    given.update((name, "") for name in ("strict", "per_node") if getattr(options, name))
+    given.update((name, "") for name in ("strict", "per_node", "share") if getattr(options, name) and name not in given)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     request = _environment.Request(device, given)
     try:

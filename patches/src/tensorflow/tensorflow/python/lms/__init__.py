@@ -35,6 +35,7 @@ from ._calls import (
     trace_stop,
 )
 from ._kind import Device
+from ._share import Share
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
     from ._sizes import Size
 
 __all__ = [
+    "Share",
     "disable",
     "enable",
     "is_enabled",
@@ -84,6 +86,7 @@ def enable(
     store: str | os.PathLike[str] | None = None,
     policy: str = "iteration",
     strict: bool = False,
+    share: bool | str | Share = False,
 ) -> None:
     """Enables LMS, or reconfigures it when it is enabled.
 
@@ -106,13 +109,17 @@ def enable(
         lists all of them.
     :param strict: what needs more than ``limit`` raises :class:`tf.errors.ResourceExhaustedError`: on ``"cpu"`` every
         operation, on a GPU every allocation.
+    :param share: the limit is a budget that this process shares with others, each of which has what the others do not
+        need: True for all that use the device, a name for those that give the same one, or a :class:`Share` with a
+        weight, a guaranteed minimum or a priority. All have to give the same ``limit``; on a GPU without one the budget
+        is what the device has, as it changes. docs/sharing.md says who gets how much.
     :raises ValueError: there is no such device, or it has less memory than ``limit``.
-    :raises OSError: the store cannot be created in that directory.
+    :raises OSError: the store cannot be created in that directory, or processes cannot share through theirs.
     :raises RuntimeError: this build of TensorFlow has no LMS; the machine cannot provide the address space; or the
         driver or the device cannot manage virtual memory.
     """
     found = _devices.find(device)
-    options = _arguments.check_options(found, limit, store, policy, strict)
+    options = _arguments.check_options(found, limit, store, policy, strict, share=share)
     least = _arguments.check_min_size(min_size, found, 0 if limit is None else options.limit)
     found.kind.prepare(found.index)
     with _lock:
@@ -173,5 +180,5 @@ for _kind in _devices.KINDS.values():
     if _kind.in_this_build():
         _library.load(_kind.name)  # registers devices that can page, which has to be done before TensorFlow makes any
 _handout.watch_sessions(_switched)
-if "TF_LMS_ENABLED" in os.environ or "TF_LMS_LIMIT" in os.environ:
+if not {"TF_LMS_ENABLED", "TF_LMS_LIMIT", "TF_LMS_SHARE"}.isdisjoint(os.environ):
     importlib.import_module(f"{__name__}._environment").switch_on()

@@ -27,6 +27,7 @@ FUNCTIONS = {  # that only TensorFlow's library has
     "lms_tensorflow_enabled": (ctypes.c_int, []),
     "lms_tensorflow_without_effect": (ctypes.c_char_p, []),
     "lms_tensorflow_set_limit": (ctypes.c_int, [ctypes.c_uint64]),
+    "lms_tensorflow_set_share": (None, [ctypes.c_char_p]),
     "lms_tensorflow_set_distances": (None, [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int]),
     "lms_tensorflow_keep_resident": (None, [ctypes.c_char_p] * 5),
     "lms_tensorflow_pin_dlpack": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),

@@ -31,6 +31,7 @@ struct FirstUse {
   lms_options options{};  // its strings are the following
   std::string store;
   std::string policy;
+  std::string share;
   uint64_t min_size = 0;
 };
 FirstUse& first_use() {  // guarded by switching()
@@ -139,7 +140,7 @@ lms_status enable_device(int index, lms_options options, uint64_t min_size) {
     return status;
   }
   lms_pager* pager = lms_torch_cuda_pager(index);
-  if (options.limit == UINT64_MAX) {
+  if (options.limit == UINT64_MAX && options.share == nullptr) {
     const c10::cuda::CUDAGuard guard(static_cast<c10::DeviceIndex>(index));
     size_t free = 0;
     size_t total = 0;
@@ -186,8 +187,10 @@ lms_status enable_later(const lms_options& options, uint64_t min_size) {
   all.options = options;
   all.store = options.store != nullptr ? options.store : "";
   all.policy = options.policy != nullptr ? options.policy : "";
+  all.share = options.share != nullptr ? options.share : "";
   all.options.store = options.store != nullptr ? all.store.c_str() : nullptr;
   all.options.policy = options.policy != nullptr ? all.policy.c_str() : nullptr;
+  all.options.share = options.share != nullptr ? all.share.c_str() : nullptr;
   all.min_size = min_size;
   bytes_of_first_use.store(min_size);
   return LMS_OK;

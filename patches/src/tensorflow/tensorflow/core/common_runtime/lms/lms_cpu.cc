@@ -113,7 +113,7 @@ lms::Status enable_as_requested() {
   }
   lms_options options = {};
   options.struct_size = sizeof(options);
-  options.limit = bytes;
+  limit_as_requested(bytes, &options);
   const lms_status status = enable(&options, least_by_default);
   follows_request = status == LMS_OK;
   return last_failure(status);

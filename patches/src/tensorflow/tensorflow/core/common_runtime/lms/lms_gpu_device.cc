@@ -172,6 +172,7 @@ struct Settings {
   std::uint64_t min_size = 0;
   std::string store;
   std::string policy;
+  std::string share;
 };
 
 constexpr std::uint64_t what_is_free = UINT64_MAX;  // a limit
@@ -243,7 +244,7 @@ lms_status enable(int index, lms_options options, std::uint64_t min_size) {
                     "let the memory grow (tf.config.experimental.set_memory_growth, and no "
                     "TF_FORCE_GPU_ALLOW_GROWTH=false in the environment)");
   }
-  if (options.limit == what_is_free) {
+  if (options.limit == what_is_free && options.share == nullptr) {
     DeviceBytes free = 0;
     DeviceBytes total = 0;
     if (!gpu.executor->DeviceMemoryUsage(&free, &total)) {
@@ -304,7 +305,7 @@ lms::Status enable_as_requested(int index) {
   Gpu& gpu = *gpu_at(index);
   lms_options options = {};
   options.struct_size = sizeof(options);
-  options.limit = requested_limit() != 0 ? requested_limit() : what_is_free;
+  limit_as_requested(requested_limit() != 0 ? requested_limit() : what_is_free, &options);
   const lms_status status = enable(index, options, least_by_default);
   gpu.requested = gpu.requested || status == LMS_OK;
   return last_failure(status);
@@ -782,8 +783,10 @@ lms_status lms_tensorflow_gpu_enable(int index, const lms_options* options, uint
   later->min_size = min_size;
   later->store = options->store != nullptr ? options->store : "";
   later->policy = options->policy != nullptr ? options->policy : "";
+  later->share = options->share != nullptr ? options->share : "";
   later->options.store = options->store != nullptr ? later->store.c_str() : nullptr;
   later->options.policy = options->policy != nullptr ? later->policy.c_str() : nullptr;
+  later->options.share = options->share != nullptr ? later->share.c_str() : nullptr;
   gpu->later = std::move(later);
   return LMS_OK;
 }

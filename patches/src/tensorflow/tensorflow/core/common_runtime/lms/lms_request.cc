@@ -1,16 +1,19 @@
 #include "tensorflow/core/common_runtime/lms/lms_request.h"
 
 #include <atomic>
+#include <cstring>
 
 #include "google/protobuf/descriptor.h"
 #include "google/protobuf/message.h"
 #include "google/protobuf/unknown_field_set.h"
+#include "tensorflow/core/common_runtime/lms/lms_tensorflow.h"
 
 namespace lms_tensorflow {
 namespace {
 
 std::atomic<int> decided_by_program{-1};
 std::atomic<std::uint64_t> limit{0};
+std::atomic<const char*> share{nullptr};
 
 }  // namespace
 
@@ -51,4 +54,14 @@ void decide(bool enabled) { decided_by_program.store(enabled ? 1 : 0); }
 std::uint64_t requested_limit() { return limit.load(); }
 std::uint64_t request_limit(std::uint64_t bytes) { return limit.exchange(bytes); }
 
+void limit_as_requested(std::uint64_t bytes, lms_options* options) {
+  options->limit = bytes;
+  options->share = share.load();
+}
+
 }  // namespace lms_tensorflow
+
+void lms_tensorflow_set_share(const char* terms) {
+  // Never freed: another thread may be about to use the one before.
+  lms_tensorflow::share.store(terms != nullptr ? strdup(terms) : nullptr);
+}

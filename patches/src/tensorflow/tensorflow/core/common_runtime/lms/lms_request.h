@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "tensorflow/core/common_runtime/lms/pager/lms.h"
 #include "tensorflow/core/common_runtime/lms/pager/status.h"
 #include "tensorflow/core/protobuf/config.pb.h"
 
@@ -26,6 +27,9 @@ void decide(bool enabled);
 
 // What lms_tensorflow_set_limit said, in bytes; 0: the device's own limit.
 std::uint64_t requested_limit();
+
+// Makes the options those of the limit, and of the budget that it is of if it is shared.
+void limit_as_requested(std::uint64_t bytes, lms_options* options);
 
 // Returns the earlier one.
 std::uint64_t request_limit(std::uint64_t bytes);

@@ -38,6 +38,10 @@ LMS_API int lms_tensorflow_enabled(void);
 // its own.
 LMS_API lms_status lms_tensorflow_set_limit(uint64_t limit);
 
+// How lms_tensorflow_set_enabled and sessions share that limit with other processes, as `share` of lms_options has it,
+// from now on; null, as at first: not at all.
+LMS_API void lms_tensorflow_set_share(const char* terms);
+
 // Bounds in operations, as lms::Distances (pager/policy/policy.h) has them, for all devices; those that are made later,
 // too.
 LMS_API void lms_tensorflow_set_distances(uint64_t out_least, uint64_t in_least, uint64_t in_most, int early_out);
