@@ -15,7 +15,7 @@ import pytest
 from presets import FLAVOURS, Builds
 
 HERE = Path(__file__).parent
-PROGRAMS = ("backend_units", "backend_model", "pager_units")
+PROGRAMS = ("backend_units", "backend_model", "pager_units", "sharing_units")
 CASE = re.compile(r"^CASE\((\w+)\) \{", re.MULTILINE)
 # ThreadSanitizer itself takes most of the address space.
 WITHOUT_THREAD_SANITIZER = {"less_address_space"}

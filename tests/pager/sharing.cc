@@ -3,8 +3,6 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
-#include <sys/mman.h>
-#include <sys/prctl.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -13,28 +11,31 @@
 #include <array>
 #include <atomic>
 #include <fstream>
-#include <new>
 
 #include "check.h"
+#include "processes.h"
 #include "share/ledger.h"
 
+using check::board;
+using check::expect_success;
 using check::kib;
+using check::meet;
+using check::meeting_point;
 using check::mib;
+using check::process;
 using check::Random;
+using check::wait_until;
 
 namespace {
 
 constexpr std::uint64_t budget = 64 * mib;
 constexpr std::uint64_t block = mib;
-constexpr std::uint64_t patience_s = CHECK_SANITIZED ? 60 : 20;
-
-std::string meeting_point() { return check::directory() + "/share"; }
 
 std::string path_of(const char* file) { return meeting_point() + "/" + file; }
 
 lms_options sharing(const char* terms, std::uint64_t limit = budget) {
   static const std::string store = check::directory();
-  setenv("LMS_SHARE", meeting_point().c_str(), 1);
+  meet();
   lms_options options = check::options(limit, "lru", store.c_str());
   options.share = terms;
   return options;
@@ -46,54 +47,6 @@ void expect_refusal(const lms_options& options, lms_status status, const char* p
   if (!check::contains(lms_last_error(), part)) {
     CHECK_FAIL("the sentence lacks '%s'", part);
   }
-}
-
-// What test processes tell each other.
-struct Board {
-  std::atomic<int> phase{0};
-  std::atomic<int> ready{0};
-  std::array<std::atomic<std::uint64_t>, 8> shares{};
-  std::array<std::atomic<std::uint64_t>, 8> steps{};
-  std::array<std::atomic<pid_t>, 8> living{};
-  std::atomic<std::uint64_t> peak{0};  // bytes that the living have together
-};
-
-Board* board() {
-  static Board* one =
-      new (mmap(nullptr, sizeof(Board), PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0)) Board;
-  return one;
-}
-
-template <typename Done>
-void wait_until(Done done, const char* what) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(patience_s);
-  while (!done()) {
-    if (std::chrono::steady_clock::now() > end) {
-      CHECK_FAIL("waited in vain until %s", what);
-    }
-    usleep(1000);
-  }
-}
-
-template <typename Run>
-pid_t process(Run run) {
-  board();
-  std::fflush(nullptr);
-  const pid_t child = fork();
-  CHECK(child >= 0);
-  if (child == 0) {
-    prctl(PR_SET_PDEATHSIG, SIGKILL);
-    run();
-    std::fflush(nullptr);
-    std::_Exit(0);
-  }
-  return child;
-}
-
-void expect_success(pid_t child) {
-  int status = 0;
-  CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK_EQ(status, 0);
 }
 
 // A program that works on blocks of `block` bytes, whose contents a seed determines.

@@ -333,6 +333,7 @@ Standing Pager::standing() {
   now.in_bytes = counts_.in_bytes;
   now.out_bytes = counts_.out_bytes;
   now.wait_ns = counts_.share_wait_ns;
+  now.page = page_.id();
   if (unlimited_) {
     now.demand = now.held;  // it keeps what it has
   } else if (activity_.idle) {

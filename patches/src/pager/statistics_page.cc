@@ -84,6 +84,7 @@ StatisticsPage::~StatisticsPage() {
 void StatisticsPage::map(void* at) {
   static_assert(sizeof(Values) <= 4096, "the values have a page");
   file_ = page_file(2 * half_);
+  file_id_ = 0;
   const int where = (file_ >= 0 ? MAP_SHARED : MAP_PRIVATE | MAP_ANONYMOUS) | (at != nullptr ? MAP_FIXED : 0);
   void* const memory = mmap(at, 2 * half_, PROT_READ | PROT_WRITE, where, file_, 0);
   if (memory == MAP_FAILED) {

@@ -35,6 +35,9 @@ class StatisticsPage {
 
   Values& values() { return *values_; }
 
+  // The inode of the file; 0 when there is none.
+  std::uint64_t id() const { return file_id_; }
+
   // Around a fork: afterwards the child has values of its own, as they were before.
   void before_fork() { at_fork_ = snapshot(); }
   void after_fork_in_child();

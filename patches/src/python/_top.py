@@ -1,7 +1,8 @@
 """Shows the processes of this user that use LMS, live.
 
 It reads the memory in which their pagers count, so that watching costs them nothing, and it shows every process,
-whatever framework it uses and wherever that is installed. A program that closes all its descriptors is not found.
+whatever framework it uses and wherever that is installed. A program that closes all its descriptors is not found. Of
+those that share a budget it shows also processes in other containers and of other users, as far as they meet in the same directory.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ import sys
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
-from . import _sizes
+from . import _ledger, _sizes
 
 if TYPE_CHECKING:
     import argparse
@@ -32,6 +33,8 @@ class Sample(NamedTuple):
     device: str
     values: dict[str, int]  # statistics by name, in bytes and nanoseconds
     seconds: float
+    command: str | None = None  # None: it has to be looked up
+    budget: str | None = None  # that it shares
 
 
 class Row(NamedTuple):
@@ -47,18 +50,43 @@ class Row(NamedTuple):
     in_rate: float
     out_rate: float
     stall: float  # seconds that threads waited for copies, per second; more than 1 if several did
+    budget: str | None  # the name of the one that it shares
+    share: int  # of it
+    wait: float  # seconds that threads waited for others to give, per second
 
 
 def samples(proc: str = "/proc") -> dict[tuple[int, str], Sample]:
-    """The pagers of this user's processes, by process and descriptor: two frameworks may each have one for the CPU."""
+    """The pagers of this user's processes, by process and descriptor: two frameworks may each have one for the CPU.
+
+    And those of others who share a budget, by process and place in its ledger.
+    """
     found = {}
+    sharers = {sharer.page or (sharer.budget, sharer.place): sharer for sharer in _ledger.sharers()}
     for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
-        for descriptor, sample in _samples_of(os.path.join(proc, str(pid)), pid):
-            found[pid, descriptor] = sample
+        for descriptor, page, sample in _samples_of(os.path.join(proc, str(pid)), pid):
+            sharer = sharers.pop(page, None)
+            found[pid, descriptor] = sample if sharer is None else sample._replace(budget=sharer.budget)
+    for sharer in sharers.values():
+        found[sharer.pid, f"{sharer.budget}:{sharer.place}"] = _of_sharer(sharer)
     return found
 
 
-def _samples_of(process: str, pid: int) -> Iterator[tuple[str, Sample]]:
+def _of_sharer(sharer: _ledger.Sharer) -> Sample:
+    values = {
+        "limit_bytes": sharer.allowed,
+        "resident_bytes.current": sharer.resident,
+        "allocated_bytes.current": sharer.allocated,
+        "away_bytes.current": sharer.away,
+        "in.bytes": sharer.in_bytes,
+        "out.bytes": sharer.out_bytes,
+        "share.bytes": sharer.allowed,
+        "share.wait_ns": sharer.wait_ns,
+    }
+    device = sharer.budget.split("-")[0]
+    return Sample(sharer.pid, device, values, time.monotonic(), _plain_text(sharer.command), sharer.budget)
+
+
+def _samples_of(process: str, pid: int) -> Iterator[tuple[str, int, Sample]]:
     folder = os.path.join(process, "fd")
     with contextlib.suppress(OSError):  # it has ended, or is another user's
         if os.stat(process).st_uid != os.getuid():
@@ -68,9 +96,9 @@ def _samples_of(process: str, pid: int) -> Iterator[tuple[str, Sample]]:
             with contextlib.suppress(OSError, ValueError):
                 if os.readlink(path).startswith(_PAGE):
                     with open(path, "rb") as file:
-                        sample = _read(file.read(_MOST_BYTES))
+                        page, sample = os.fstat(file.fileno()).st_ino, _read(file.read(_MOST_BYTES))
                     if sample.pid == pid:  # and not its parent's
-                        yield name, sample
+                        yield name, page, sample
 
 
 def _read(page: bytes) -> Sample:
@@ -98,12 +126,14 @@ def rows(before: dict[tuple[int, str], Sample], after: dict[tuple[int, str], Sam
         def rate(
             name: str, earlier: Sample | None = earlier, sample: Sample = sample, elapsed: float = elapsed
         ) -> float:
-            return 0.0 if earlier is None else (sample.values[name] - earlier.values[name]) / max(elapsed, 1e-9)
+            if earlier is None or name not in sample.values:  # another release's
+                return 0.0
+            return (sample.values[name] - earlier.values[name]) / max(elapsed, 1e-9)
 
         result.append(
             Row(
                 sample.pid,
-                _command(sample.pid),
+                _command(sample.pid) if sample.command is None else sample.command,
                 sample.device,
                 now["limit_bytes"],
                 now["resident_bytes.current"],
@@ -112,6 +142,9 @@ def rows(before: dict[tuple[int, str], Sample], after: dict[tuple[int, str], Sam
                 rate("in.bytes"),
                 rate("out.bytes"),
                 rate("stall_ns") / 1e9,
+                sample.budget,
+                now.get("share.bytes", 0),
+                rate("share.wait_ns") / 1e9,
             )
         )
     return result
@@ -123,18 +156,36 @@ def _command(pid: int) -> str:
             words = file.read().decode(errors="replace").split("\0")
     except OSError:
         return "?"
-    text = " ".join([os.path.basename(words[0]), *words[1:]])
+    return _plain_text(" ".join([os.path.basename(words[0]), *words[1:]]))
+
+
+def _plain_text(text: str) -> str:
     # A whole program may be an argument, with line ends and what terminals obey.
     text = "".join(each if each.isprintable() else " " for each in text)
     return " ".join(text.split())
 
 
-_TITLES = ("PID", "DEVICE", "LIMIT", "RESIDENT", "ALLOCATED", "AWAY", "IN/s", "OUT/s", "STALL", "COMMAND")
+_TITLES = (
+    "PID",
+    "DEVICE",
+    "LIMIT",
+    "RESIDENT",
+    "ALLOCATED",
+    "AWAY",
+    "IN/s",
+    "OUT/s",
+    "STALL",
+    "BUDGET",
+    "SHARE",
+    "WAIT",
+)
+_TITLES += ("COMMAND",)
 
 
 def _cells(row: Row) -> tuple[str, ...]:
     sizes = (row.limit, row.resident, row.allocated, row.away, int(row.in_rate), int(row.out_rate))
-    return (str(row.pid), row.device, *map(_sizes.text, sizes), f"{row.stall:.0%}", row.command)
+    shared = ("-", "-", "-") if row.budget is None else (row.budget, _sizes.text(row.share), f"{row.wait:.0%}")
+    return (str(row.pid), row.device, *map(_sizes.text, sizes), f"{row.stall:.0%}", *shared, row.command)
 
 
 def _plain(found: list[Row]) -> str:

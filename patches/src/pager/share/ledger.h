@@ -40,6 +40,7 @@ struct ShareRecord {
   std::uint64_t demand;  // could be used
   std::uint64_t giving;  // nonzero while it pages out for others
   std::uint64_t beat;  // CLOCK_MONOTONIC nanoseconds, when it last looked
+  std::uint64_t page;  // which statistics page is its (StatisticsPage::id)
   // For people:
   std::uint64_t resident;
   std::uint64_t allocated;

@@ -99,12 +99,12 @@ std::uint64_t Sharer::Look::lacked_by_others() const {
   return sum;
 }
 
-std::uint64_t Sharer::Look::free() const {
+std::uint64_t Sharer::Look::taken() const {
   std::uint64_t taken = sharer_has(sharer_->record_);
   for (const Ledger::Entry& entry : entries) {
     taken += sharer_has(entry.record);
   }
-  return sharer_less(sharer_->budget_.bytes, taken);
+  return taken;
 }
 
 // ------------------------------------------------------------------------------------------------ joining
@@ -189,6 +189,7 @@ void Sharer::update(const Standing& standing) {
   record_.in_bytes = standing.in_bytes;
   record_.out_bytes = standing.out_bytes;
   record_.wait_ns = standing.wait_ns;
+  record_.page = standing.page;
   record_.beat = sharer_now();
 }
 
@@ -203,7 +204,7 @@ bool Sharer::take(std::uint64_t total, const Standing& standing) {
   if (!look) {
     return false;
   }
-  const std::uint64_t free = look.free() + sharer_less(record_.held, record_.allowed);
+  const std::uint64_t free = sharer_less(budget_.bytes, look.taken() - sharer_less(record_.held, record_.allowed));
   const std::uint64_t claim = sharer_less(look.mine(), record_.allowed);
   const std::uint64_t unclaimed = sharer_less(free, look.lacked_by_others());
   const std::uint64_t wanted =
@@ -291,7 +292,8 @@ std::uint64_t Sharer::owed(const Standing& standing) {
     return 0;
   }
   const std::uint64_t over = sharer_less(sharer_has(record_), look.mine());
-  const std::uint64_t lacked = sharer_less(look.lacked_by_others(), look.free());
+  // Also what all have too much, where the budget has become smaller.
+  const std::uint64_t lacked = sharer_less(look.lacked_by_others() + look.taken(), budget_.bytes);
   std::uint64_t owed = 0;
   if (over > 0 && lacked > 0) {
     // Those who answer give in proportion to what they have too much.

@@ -32,6 +32,7 @@ struct Standing {
   std::uint64_t in_bytes = 0;
   std::uint64_t out_bytes = 0;
   std::uint64_t wait_ns = 0;
+  std::uint64_t page = 0;
 };
 
 class Sharer {
@@ -98,7 +99,7 @@ class Sharer {
     std::uint64_t lacks(std::size_t index) const;
     std::uint64_t has_over(std::size_t index) const;
     std::uint64_t lacked_by_others() const;
-    std::uint64_t free() const;  // that nobody holds or may hold
+    std::uint64_t taken() const;  // that somebody holds or may hold
 
     std::vector<Ledger::Entry> entries;  // the others
     std::vector<std::uint64_t> shares;  // theirs, in the same order, and its own
