@@ -18,9 +18,10 @@ namespace {
 constexpr std::uint64_t sharer_mute_ns = 500'000'000;
 // Of a budget that follows the device, this part stays free for what is no managed tensor.
 constexpr std::uint64_t sharer_spare_part = 20;
-// What is taken at once where nobody else has a claim to it: a part of the budget, so that programs that grow do not
-// look into the ledger for every tensor.
+// Who needs more is likely to need a little more than that soon: a part of the budget, up to a bound. So programs that
+// grow do not look into the ledger for every tensor, and who gives does not stop after each.
 constexpr std::uint64_t sharer_step_part = 64;
+constexpr std::uint64_t sharer_largest_step = 256 << 20;
 
 std::uint64_t sharer_now() {
   timespec time{};
@@ -199,7 +200,7 @@ bool Sharer::take(std::uint64_t total, const Standing& standing) {
     return true;
   }
   Standing now = standing;
-  now.demand = std::max(now.demand, total);
+  now.demand = std::max(now.demand, total + std::min(budget_.bytes / sharer_step_part, sharer_largest_step));
   const Look look(this, now);
   if (!look) {
     return false;
@@ -207,8 +208,7 @@ bool Sharer::take(std::uint64_t total, const Standing& standing) {
   const std::uint64_t free = sharer_less(budget_.bytes, look.taken() - sharer_less(record_.held, record_.allowed));
   const std::uint64_t claim = sharer_less(look.mine(), record_.allowed);
   const std::uint64_t unclaimed = sharer_less(free, look.lacked_by_others());
-  const std::uint64_t wanted =
-      sharer_less(std::max(now.demand, total + budget_.bytes / sharer_step_part), record_.allowed);
+  const std::uint64_t wanted = sharer_less(now.demand, record_.allowed);
   record_.allowed += std::min({free, wanted, std::max(claim, unclaimed)});
   const bool enough = total <= record_.allowed;
   if (enough) {
