@@ -44,8 +44,8 @@ inline Board* board() {
 }
 
 template <typename Done>
-void wait_until(Done done, const char* what) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(patience_s);
+void wait_until(Done done, const char* what, std::uint64_t seconds = patience_s) {
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(seconds);
   while (!done()) {
     if (std::chrono::steady_clock::now() > end) {
       CHECK_FAIL("waited in vain until %s", what);

@@ -3,6 +3,7 @@
 #include <dirent.h>
 #include <fcntl.h>
 #include <signal.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -246,11 +247,33 @@ CASE(a_higher_priority_is_served_first) {
   expect_success(behind);
 }
 
+// It takes 20 seconds, of which a sanitizer would see nothing new.
+CASE_WITHOUT_SANITIZER(what_was_long_not_used_is_no_need) {
+  const pid_t keeper = process([] {
+    const Work kept(sharing("cold"), 40, 1);
+    char* used = check::filled(kept.pager(), block, 7);
+    while (board()->phase.load() < 1) {
+      check::touch(kept.pager(), used);
+      usleep(1000);
+    }
+  });
+  const pid_t worker = process([] {
+    Work work(sharing("cold"), 100, 2);
+    work_until(&work, 1, 0);
+  });
+  wait_until([] { return near(board()->shares[0].load(), budget / 2); }, "both have a half");
+  wait_until([] { return board()->shares[0].load() >= budget - 8 * mib; }, "who works has what the other does not use",
+             60);
+  board()->phase.store(1);
+  expect_success(keeper);
+  expect_success(worker);
+}
+
 CASE(kills_and_joins) {
   // Whoever is killed, whenever: the others go on, its share is theirs, and together they never have more than there
   // is.
   constexpr std::size_t most = 4;
-  const std::uint64_t kills = std::getenv("LMS_TEST_STEPS") != nullptr ? check::steps(0) : (CHECK_SANITIZED ? 10 : 60);
+  const std::uint64_t kills = std::getenv("LMS_TEST_STEPS") != nullptr ? check::steps(0) : (CHECK_SANITIZED ? 10 : 200);
   Random random(check::seed());
   const auto start = [](std::size_t who, std::uint64_t seed) {
     board()->steps[who].store(0);
@@ -504,6 +527,21 @@ CASE(a_directory_has_to_be_ones_own) {
     CHECK_EQ(found.st_gid, 12345);
     CHECK_EQ(found.st_mode & 0777, 0660);
   }
+}
+
+CASE(a_full_disk_is_an_error) {
+  const lms_options options = sharing("full");
+  const pid_t child = process([&] {
+    // No file may have more than a part of what a ledger needs.
+    signal(SIGXFSZ, SIG_IGN);
+    const rlimit least = {1024, 1024};
+    CHECK_EQ(setrlimit(RLIMIT_FSIZE, &least), 0);
+    lms_options without_store = options;
+    without_store.store = nullptr;
+    expect_refusal(without_store, LMS_STORE_FAILED, "cannot share through the file");
+  });
+  expect_success(child);
+  CHECK_EQ(count_files(), 0);
 }
 
 CASE(what_is_there_already_harms_nobody) {

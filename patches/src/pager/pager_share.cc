@@ -231,7 +231,11 @@ void Pager::give_to_sharers(Lock* lock) {
   bool gave = false;
   while (true) {
     const Standing now = standing();
-    const std::uint64_t owed = unlimited_ ? (sharer_->tell(now), 0) : sharer_->owed(now);
+    if (unlimited_ || stopping_) {
+      sharer_->tell(now);  // it keeps what it has, to the end
+      break;
+    }
+    const std::uint64_t owed = sharer_->owed(now);
     if (owed == 0) {
       break;
     }

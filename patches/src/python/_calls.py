@@ -41,6 +41,8 @@ def limit(device: _devices.AnyDevice) -> int:
 def set_limit(device: _devices.AnyDevice, nbytes: Size) -> None:
     """Changes the limit, and pages out until what is resident fits or nothing more can leave.
 
+    Where the process shares a budget, it is a limit of its own below its share.
+
     :param nbytes: the new limit, as for :func:`enable`: bytes, "8GiB", or 0.5 of the device's memory.
     :raises ValueError: the device has less memory than that.
     :raises OSError: the store could not be written; what was to leave is still resident.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import json
 import multiprocessing
@@ -42,6 +43,36 @@ def anonymous_bytes(pid: int) -> int:
 
 def digests(trainer: Any) -> list[str]:
     return [hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for tensor in trainer.tensors()]
+
+
+class Group:
+    """A memory control group, where this process may make one; else nothing, and resident memory has to tell."""
+
+    def __init__(self) -> None:
+        root = Path("/sys/fs/cgroup")
+        first = (root / "memory").is_dir()  # version 1
+        self.folder: Path | None = (root / "memory" if first else root) / f"lms-test-{os.getpid()}"
+        self._limit = "memory.limit_in_bytes" if first else "memory.max"
+        try:
+            self.folder.mkdir()
+            assert (self.folder / self._limit).exists()
+        except (OSError, AssertionError):
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+            self.folder = None
+
+    def add(self, pid: int) -> None:
+        if self.folder is not None:
+            (self.folder / "cgroup.procs").write_text(str(pid))
+
+    def limit(self, nbytes: int) -> None:
+        """From now on more is a kill."""
+        if self.folder is not None:
+            (self.folder / self._limit).write_text(str(nbytes))
+
+    def remove(self) -> None:
+        if self.folder is not None:
+            self.folder.rmdir()
 
 
 class Worker:
@@ -88,8 +119,13 @@ class Worker:
 def phases_that_alternate(count: int) -> None:
     """`count` processes, of which some work and some do not, in half to a quarter of what they need together."""
     with meeting_point() as store:
-        workers = [Worker(store, "phases") for _ in range(count)]
-        pids, own = [worker.process.pid for worker in workers], sum(worker.own for worker in workers)
+        workers, group = [Worker(store, "phases") for _ in range(count)], Group()
+        pids = [worker.process.pid for worker in workers if worker.process.pid is not None]
+        own = sum(worker.own for worker in workers)
+        for pid in pids:
+            group.add(pid)
+        # Of their own they may write to every page that they have from their parent.
+        group.limit(own + int(BUDGET * 1.03) + count * UNMANAGED)
         most = held = 0
 
         def sample() -> None:
@@ -106,13 +142,14 @@ def phases_that_alternate(count: int) -> None:
             waiting = list(busy)
             while waiting:
                 sample()
-                time.sleep(0.002)
+                time.sleep(0.005)
                 for worker in waiting[:]:
                     if worker.connection.poll():
                         shares.append(worker.end()["share.bytes"])
                         waiting.remove(worker)
         results = [worker.result() for worker in workers]
         assert [worker.process.exitcode for worker in workers] == [0] * count
+        group.remove()
     # The pages are read one after the other, while blocks go from one process to another.
     assert BUDGET / 2 <= held <= BUDGET * 1.03, held / MIB
     assert BUDGET / 2 <= most <= BUDGET * 1.03 + count * UNMANAGED, (most / MIB, own / MIB)
