@@ -27,7 +27,7 @@ LAYERS = {
         "limit_kind",
         "thread_text",
     ),
-    "sharing": ("bell", "fair_shares", "ledger", "meeting_point", "share_terms", "sharer"),
+    "sharing": ("bell", "fair_shares", "ledger", "meeting_point", "monotonic", "share_terms", "sharer"),
     "uses": ("event", "event_log", "trace"),
     "policies": ("policy", "*_policy", "eviction_plan", "policies"),
     "memory": ("backend", "store"),

@@ -8,6 +8,7 @@
 #include <thread>
 
 #include "pager.h"
+#include "share/monotonic.h"
 
 namespace lms {
 
@@ -30,12 +31,6 @@ constexpr std::uint64_t share_chunk = 8 << 20;
 constexpr std::uint64_t share_pause_ns = 1'000'000;
 // Of what it allocated at once: sizes differ, so that some of what is freed cannot be used again at once.
 constexpr std::uint64_t share_slack_part = 16;
-
-std::uint64_t share_now() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
-}
 
 }  // namespace
 
@@ -76,7 +71,7 @@ Status Pager::join_sharers(const Settings& settings) {
     return status;
   }
   activity_ = Activity();
-  activity_.busy_ns = share_now();
+  activity_.busy_ns = monotonic_ns();
   sharer_ = Sharer::join(backend_->identity(), terms, settings.limit, standing(), &status);
   if (sharer_ == nullptr) {
     return status;
@@ -143,7 +138,7 @@ bool Pager::take_share(std::uint64_t bytes) {
   if (sharer_ == nullptr) {
     return false;
   }
-  const std::uint64_t now = share_now();
+  const std::uint64_t now = monotonic_ns();
   activity_.busy_ns = now;
   activity_.idle = false;
   const std::uint64_t total = device_bytes_ + bytes;
@@ -168,10 +163,10 @@ bool Pager::wait_for_share(Lock* lock, std::uint64_t bytes, bool has_alternative
   if (sharer_ == nullptr || !sharer_->expects(patience)) {
     return false;
   }
-  const std::uint64_t begin = share_now();
+  const std::uint64_t begin = monotonic_ns();
   const std::uint64_t end = begin + patience + (bytes >> 20) * share_ns_per_mib;
   bool enough = false;
-  while (!enough && sharer_ != nullptr && !unlimited_ && share_now() < end && sharer_->expects(patience)) {
+  while (!enough && sharer_ != nullptr && !unlimited_ && monotonic_ns() < end && sharer_->expects(patience)) {
     lock->unlock();
     const timespec nap{0, share_nap_ns};
     nanosleep(&nap, nullptr);
@@ -179,7 +174,7 @@ bool Pager::wait_for_share(Lock* lock, std::uint64_t bytes, bool has_alternative
     no_share_until_ = 0;
     enough = take_share(bytes) || device_bytes_ + bytes <= limit();
   }
-  counts_.share_wait_ns += share_now() - begin;
+  counts_.share_wait_ns += monotonic_ns() - begin;
   if (!enough && sharer_ != nullptr) {
     sharer_->give_up();
   }
@@ -276,7 +271,7 @@ void Pager::give_to_sharers(Lock* lock) {
 // Called now and then.
 void Pager::note_activity() {
   Activity& seen = activity_;
-  const std::uint64_t now = share_now();
+  const std::uint64_t now = monotonic_ns();
   const std::uint64_t clock = clock_.load(std::memory_order_relaxed);
   if (clock != seen.clock) {
     seen.clock = clock;

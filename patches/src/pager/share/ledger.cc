@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "meeting_point.h"
+#include "monotonic.h"
 
 namespace lms {
 
@@ -25,8 +26,10 @@ constexpr std::uint64_t ledger_version = 1;
 constexpr std::size_t ledger_lock_byte = 0;
 constexpr std::size_t ledger_first_place_byte = 1;
 
-// How often the lock is tried, and how long apart: what is done with it takes some microseconds.
-constexpr int ledger_tries = 400;
+// How long the lock is tried for, and how long apart: what is done with it takes some microseconds. Who joins has all
+// the time: its holder may only wait for a processor.
+constexpr std::uint64_t ledger_patience_ns = 20'000'000;
+constexpr std::uint64_t ledger_patience_to_join_ns = 5'000'000'000;
 constexpr long ledger_nap_ns = 50'000;
 
 // FNV-1a, http://www.isthe.com/chongo/tech/comp/fnv: notices what is no record.
@@ -83,7 +86,7 @@ std::unique_ptr<Ledger> Ledger::join(const std::string& directory, const std::st
       *status = ledger_unusable(path, "it is no file of this user");
       return nullptr;
     }
-    if (!ledger->lock()) {
+    if (!ledger->lock(ledger_patience_to_join_ns)) {
       *status = Status(LMS_UNSUPPORTED, "a process that shares through '" + path +
                                             "' holds it and does not go on; let it, or end it ('fuser -v' names it)");
       return nullptr;
@@ -167,12 +170,17 @@ bool Ledger::is_free(int file, std::size_t byte) {
   return fcntl(file, ledger_get_lock, &range) == 0 && range.l_type == F_UNLCK;
 }
 
-bool Ledger::lock() {
+bool Ledger::lock() { return lock(ledger_patience_ns); }
+
+bool Ledger::lock(std::uint64_t patience_ns) {
   if (!has_descriptor()) {
     return false;
   }
-  for (int count = 0; !try_lock(ledger_lock_byte, F_WRLCK); ++count) {
-    if (impatient_ || count == ledger_tries) {
+  std::uint64_t end = 0;
+  while (!try_lock(ledger_lock_byte, F_WRLCK)) {
+    const std::uint64_t now = monotonic_ns();
+    end = end == 0 ? now + patience_ns : end;
+    if (impatient_ || now > end) {
       impatient_ = true;
       return false;
     }

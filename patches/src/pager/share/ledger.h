@@ -107,6 +107,7 @@ class Ledger {
   struct Stored;
 
   Ledger(std::string path, const ShareTerms& terms, int file);
+  bool lock(std::uint64_t patience_ns);
   static bool is_free(int file, std::size_t byte);
   bool try_lock(std::size_t byte, short type) const;
   bool is_current() const;

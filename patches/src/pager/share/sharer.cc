@@ -1,7 +1,6 @@
 #include "sharer.h"
 
 #include <fcntl.h>
-#include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -9,6 +8,7 @@
 #include <utility>
 
 #include "meeting_point.h"
+#include "monotonic.h"
 
 namespace lms {
 
@@ -22,12 +22,6 @@ constexpr std::uint64_t sharer_spare_part = 20;
 // grow do not look into the ledger for every tensor, and who gives does not stop after each.
 constexpr std::uint64_t sharer_step_part = 64;
 constexpr std::uint64_t sharer_largest_step = 256 << 20;
-
-std::uint64_t sharer_now() {
-  timespec time{};
-  clock_gettime(CLOCK_MONOTONIC, &time);
-  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 + static_cast<std::uint64_t>(time.tv_nsec);
-}
 
 std::uint64_t sharer_less(std::uint64_t a, std::uint64_t b) { return a - std::min(a, b); }
 
@@ -159,7 +153,7 @@ std::unique_ptr<Sharer> Sharer::join(const std::string& device, const ShareTerms
 
 Sharer::Sharer(std::unique_ptr<Ledger> ledger, const ShareTerms& terms, ShareBudget budget)
     : ledger_(std::move(ledger)), budget_(budget) {
-  record_.token = sharer_now() | 1;
+  record_.token = monotonic_ns() | 1;
   record_.pid = static_cast<std::uint64_t>(getpid());
   record_.weight = terms.weight;
   record_.minimum = terms.minimum;
@@ -191,7 +185,7 @@ void Sharer::update(const Standing& standing) {
   record_.out_bytes = standing.out_bytes;
   record_.wait_ns = standing.wait_ns;
   record_.page = standing.page;
-  record_.beat = sharer_now();
+  record_.beat = monotonic_ns();
 }
 
 bool Sharer::take(std::uint64_t total, const Standing& standing) {
@@ -261,7 +255,7 @@ bool Sharer::expects(std::uint64_t patience_ns) {
   if (!asking_) {
     return false;
   }
-  const bool patient = sharer_now() - asked_at_ < patience_ns;
+  const bool patient = monotonic_ns() - asked_at_ < patience_ns;
   return std::any_of(asked_.begin(), asked_.end(), [patient](const Asked& asked) {
     return asked.owes && (asked.giving || (!asked.answered && patient));
   });
