@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import fcntl
 import importlib
 import importlib.util
 import json
@@ -104,6 +105,42 @@ def published(top: ModuleType) -> Iterator[None]:
     file = publish(page(values(8 * MIB, 5 * MIB, 12 * MIB, 7 * MIB, 0, 0, 0), os.getpid()))
     yield
     os.close(file)
+
+
+@pytest.fixture
+def ledger(top: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """One with two sharers, of which the first lives, as processes of other containers would."""
+    module = sys.modules[f"{top.__package__}._ledger"]
+    path = tmp_path / "cuda-1f-team.ledger"
+    data = module._HEADER.pack(module._MAGIC, 1, 100 * MIB, 0).ljust(256, b"\0")
+    for index in range(2):
+        numbers = (60 * MIB, 50 * MIB, 70 * MIB, 0, 0, 0, 40 * MIB, 90 * MIB, 50 * MIB, 300 * MIB, 200 * MIB, 10**9)
+        record = module._RECORD.pack(1, 7 + index, 1.0, 0, 0, *numbers, b"trainer\n")
+        data += (record + module._NUMBER.pack(module._checksum(record))).ljust(256, b"\0")
+    path.write_bytes(data.ljust(256 + 128 * 256, b"\0"))
+    monkeypatch.setenv("LMS_SHARE", str(tmp_path))
+    with path.open("r+b") as file:
+        fcntl.fcntl(file, 37, module._FLOCK.pack(fcntl.F_WRLCK, os.SEEK_SET, 1, 1, 0))  # F_OFD_SETLK
+        yield path
+
+
+def test_who_shares_in_another_container(top: ModuleType, ledger: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    top.main(_options(top, "--once", "--json", "--interval", "0.01"))
+    [row] = [row for row in json.loads(capsys.readouterr().out) if row["budget"] is not None]
+    assert (row["pid"], row["command"], row["device"], row["budget"]) == (7, "trainer", "cuda", "cuda-1f-team")
+    assert (row["limit"], row["resident"], row["share"], row["in_rate"]) == (60 * MIB, 40 * MIB, 60 * MIB, 0.0)
+    top.main(_options(top, "--once", "--interval", "0.01"))
+    assert "cuda-1f-team" in capsys.readouterr().out
+
+
+def test_what_is_no_ledger_is_left_out(top: ModuleType, ledger: Path) -> None:
+    whole = ledger.read_bytes()
+    for data in (b"", whole[:300], b"x" * len(whole), whole[:260] + b"x" + whole[261:]):
+        ledger.write_bytes(data)
+        assert [sample for sample in top.samples().values() if sample.budget is not None] == []
+    ledger.unlink()
+    os.mkfifo(ledger)
+    assert [sample for sample in top.samples().values() if sample.budget is not None] == []
 
 
 def test_one_table(top: ModuleType, published: None, capsys: pytest.CaptureFixture[str]) -> None:

@@ -16,6 +16,7 @@ _HEADER, _HEADER_BYTES, _VERSION = struct.Struct("=QQQQ"), 256, 1
 _MAGIC = int.from_bytes(b"LMSHARE1", "little")
 # token pid weight minimum priority allowed held demand giving beat page resident allocated away in out wait command
 _RECORD, _RECORD_BYTES, _MOST = struct.Struct("=QQdQqQQQQQQQQQQQQ32s"), 256, 128
+_NUMBER = struct.Struct("=Q")
 _FLOCK, _GET_LOCK = struct.Struct("@hhqqi"), 36  # struct flock, F_OFD_GETLK
 _FIRST_PLACE_BYTE = 1
 
@@ -68,11 +69,21 @@ def _read(path: str, name: str) -> Iterator[Sharer]:
         if (magic, version) != (_MAGIC, _VERSION):
             return
         for place in range(_MOST):
-            fields = _RECORD.unpack_from(data, _HEADER_BYTES + place * _RECORD_BYTES)
-            if fields[0] and _lives(descriptor, place):
+            begin = _HEADER_BYTES + place * _RECORD_BYTES
+            record = data[begin : begin + _RECORD.size]
+            fields, (checksum,) = _RECORD.unpack(record), _NUMBER.unpack_from(data, begin + _RECORD.size)
+            if fields[0] and _checksum(record) == checksum and _lives(descriptor, place):
                 yield _sharer(name, budget, place, fields)
     finally:
         os.close(descriptor)
+
+
+def _checksum(data: bytes) -> int:
+    """FNV-1a of 64 bits."""
+    total = 0xCBF29CE484222325
+    for byte in data:
+        total = (total ^ byte) * 0x100000001B3 % 2**64
+    return total
 
 
 def _sharer(name: str, budget: int, place: int, fields: tuple[int, ...]) -> Sharer:

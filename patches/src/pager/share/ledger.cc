@@ -236,18 +236,22 @@ Status Ledger::prepare() {
 }
 
 Status Ledger::take_place() {
+  Status status(LMS_UNSUPPORTED, "128 processes share the budget of '" + path_ + "' already, which is the most");
   for (std::size_t place = 0; place < most_sharers; ++place) {
     if (!is_free(file_, ledger_first_place_byte + place) || !try_lock(ledger_first_place_byte + place, F_WRLCK)) {
       continue;
     }
     bell_ = Bell::make(bell_path(place), terms_);
     if (bell_ == nullptr) {
-      return ledger_unusable(bell_path(place), std::strerror(errno));
+      // What another user of the group has left here may be for that user alone to remove.
+      status = ledger_unusable(bell_path(place), std::strerror(errno));
+      try_lock(ledger_first_place_byte + place, F_UNLCK);
+      continue;
     }
     place_ = place;
     return {};
   }
-  return Status(LMS_UNSUPPORTED, "128 processes share the budget of '" + path_ + "' already, which is the most");
+  return status;
 }
 
 std::string Ledger::bell_path(std::size_t place) const { return path_ + "." + std::to_string(place); }
