@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import hashlib
 import json
 import multiprocessing
@@ -87,6 +88,7 @@ class Worker:
 
     @staticmethod
     def _run(connection: Any, store: str, share: Any, limit: int | None) -> None:
+        ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG: it ends with the check
         if limit is not None:
             torch.lms.enable("cpu", limit=limit, store=store, share=share)
         trainer = models().make("transformer")
