@@ -23,7 +23,7 @@ class Member {
   Member(std::uint64_t demand, const ShareTerms& terms)
       : demand(demand), claim_{terms.weight, terms.minimum, terms.priority, demand} {
     lms::Status status;
-    sharer_ = Sharer::join("cpu", terms, budget, standing(), &status);
+    sharer_ = Sharer::join(check::meeting_point(), "cpu", terms, budget, standing(), &status);
     if (sharer_ == nullptr) {
       CHECK_FAIL("join: %s", status.message.c_str());
     }
@@ -110,7 +110,6 @@ bool settled(const Members& members) {
 }  // namespace
 
 CASE(any_order_of_steps_ends_in_fair_shares) {
-  check::meet();
   Random random(check::seed());
   for (std::uint64_t round = 0; round < check::steps(400); ++round) {
     Members members;
@@ -152,7 +151,6 @@ CASE(any_order_of_steps_ends_in_fair_shares) {
 CASE(two_that_ask_each_other) {
   // All orders of four steps of each, from every division of the budget: one always has its share in the end, whoever
   // asks first, and nobody waits for somebody who waits.
-  check::meet();
   ShareTerms terms;
   terms.name = "two";
   for (std::uint64_t first = 0; first <= budget; first += 25 * mib) {
@@ -185,7 +183,6 @@ CASE(two_that_ask_each_other) {
 }
 
 CASE(who_leaves_leaves_its_share) {
-  check::meet();
   Random random(check::seed());
   Members members;
   std::uint64_t minima = 0;

@@ -85,6 +85,14 @@ class Work {
     }
   }
 
+  void rewrite_all(std::uint64_t seed) {
+    for (Item& item : blocks_) {
+      const lms_pin_token token = check::pin(pager_, item.address, true);
+      check::fill(item.address, block, item.seed = ++seed);
+      lms_unpin(pager_, token);
+    }
+  }
+
   lms_pager* pager() const { return pager_; }
   std::uint64_t share() const { return check::statistic(pager_, "share.bytes"); }
 
@@ -386,7 +394,7 @@ CASE(a_forked_child_has_a_share_of_its_own) {
   board();
   const pid_t child = process([&] {
     work.step_all();  // the parent's, in its own pages
-    CHECK_EQ(check::statistic(work.pager(), "share.processes"), 0);
+    CHECK_EQ(check::statistic(work.pager(), "share.processes"), 2);
     std::vector<char*> more;
     for (std::uint64_t index = 0; index < 80; ++index) {
       more.push_back(check::filled(work.pager(), block, index));
@@ -440,6 +448,86 @@ CASE_WITHOUT_SANITIZER(closed_descriptors_are_no_end_of_it) {
   expect_success(second);
 }
 
+// What a sanitizer adds is not the program's.
+CASE_WITHOUT_SANITIZER(what_forked_children_write_is_theirs) {
+  // The parent has half of the budget, and its children write to all that they have from it.
+  Work work(sharing("written"), 32, 3);
+  board();
+  const std::uint64_t own = anonymous_bytes(getpid()) - 32 * block;
+  std::vector<pid_t> children;
+  for (std::size_t who = 0; who < 3; ++who) {
+    children.push_back(process([&, who] {
+      work.rewrite_all(100 * who);
+      board()->ready.fetch_add(1);
+      work_until(&work, 1, who);
+    }));
+  }
+  wait_until([] { return board()->ready.load() == 3; }, "all have written");
+  wait_until(
+      [&] {
+        std::uint64_t sum = anonymous_bytes(getpid());
+        for (const pid_t child : children) {
+          sum += anonymous_bytes(child);
+        }
+        return sum <= budget + 4 * (own + 4 * mib);
+      },
+      "together they are within the budget");
+  board()->phase.store(1);
+  for (const pid_t child : children) {
+    expect_success(child);
+  }
+  work.step_all();
+}
+
+CASE(files_that_are_moved_or_removed_are_made_again) {
+  Work work(sharing("moved"), 60, 5);
+  const auto sees = [](const Work& who, std::uint64_t processes) {
+    return check::statistic(who.pager(), "share.processes") == processes;
+  };
+  const auto meets_another = [&] {
+    board()->ready.store(0);
+    const pid_t second = process([&] {
+      const Work more(sharing("moved"), 30, 6);
+      wait_until([&] { return sees(more, 2) && board()->ready.load() == 1; }, "both have seen each other");
+    });
+    wait_until([&] { return sees(work, 2); }, "it meets the second");
+    board()->ready.store(1);
+    expect_success(second);
+    wait_until([&] { return sees(work, 1); }, "it is alone");
+    work.step_all();
+  };
+  meets_another();
+  CHECK_EQ(std::rename(meeting_point().c_str(), (meeting_point() + "-moved").c_str()), 0);
+  meets_another();
+  // A file in its place: it goes on, with the limit that it had, and tries again.
+  CHECK_EQ(std::rename(meeting_point().c_str(), (meeting_point() + "-again").c_str()), 0);
+  std::ofstream(meeting_point()) << "no directory";
+  wait_until([&] { return check::statistic(work.pager(), "share.processes") == 0; }, "it has noticed");
+  work.step_all();
+  CHECK(check::statistic(work.pager(), "device_bytes.current") <= budget);
+  unlink(meeting_point().c_str());
+  meets_another();
+  // A program that changes its directory, and its environment.
+  CHECK_EQ(chdir("/"), 0);
+  setenv("LMS_SHARE", "/nowhere", 1);
+  CHECK_EQ(std::rename(meeting_point().c_str(), (meeting_point() + "-last").c_str()), 0);
+  meets_another();
+}
+
+CASE(a_header_that_lies_changes_nothing) {
+  Work work(sharing("header"), 100, 5);
+  const int file = open(path_of("cpu-header.ledger").c_str(), O_RDWR | O_CLOEXEC);
+  CHECK(file >= 0);
+  CHECK_EQ(ftruncate(file, 0), 0);
+  work.step_all();
+  wait_until([&] { return lseek(file, 0, SEEK_END) > 0; }, "it says again what it has");
+  expect_refusal(sharing("header", 2 * budget), LMS_INVALID_ARGUMENT, "give the same limit");
+  work.step_all();
+  CHECK_EQ(check::statistic(work.pager(), "share.budget_bytes"), budget);
+  CHECK(check::statistic(work.pager(), "device_bytes.peak") <= budget);
+  close(file);
+}
+
 CASE(it_may_change_its_terms) {
   lms_options options = sharing("terms,weight=2");
   Work work(options, 60, 5);
@@ -480,7 +568,9 @@ CASE(wrong_terms_are_refused) {
   for (const char* priority : {"x", "", "1001", "-1001", "0.5"}) {
     expect_refusal(sharing(("a,priority=" + std::string(priority)).c_str()), LMS_INVALID_ARGUMENT, "priority");
   }
-  expect_refusal(sharing("a,group=no-such-group-here"), LMS_INVALID_ARGUMENT, "no group");
+  for (const char* group : {"no-such-group-here", "-1", "4294967295", "99999999999", " 0", ""}) {
+    expect_refusal(sharing(("a,group=" + std::string(group)).c_str()), LMS_INVALID_ARGUMENT, "no group");
+  }
   expect_refusal(sharing("a,minimum=99999999999"), LMS_INVALID_ARGUMENT, "minima");
   expect_refusal(sharing("a", UINT64_MAX), LMS_INVALID_ARGUMENT, "needs a limit");
   CHECK_EQ(count_files(), 0);  // nothing is left
@@ -549,20 +639,20 @@ CASE(what_is_there_already_harms_nobody) {
   const std::string path = path_of("cpu-a.ledger");
   CHECK_EQ(mkdir(meeting_point().c_str(), 0700), 0);
   CHECK_EQ(symlink("/etc/passwd", path.c_str()), 0);
-  expect_refusal(options, LMS_STORE_FAILED, "remove it");
+  expect_refusal(options, LMS_STORE_FAILED, "see to that");
   unlink(path.c_str());
   CHECK_EQ(mkfifo(path.c_str(), 0600), 0);
   expect_refusal(options, LMS_STORE_FAILED, "no file of this user");
   unlink(path.c_str());
   CHECK_EQ(mkdir(path.c_str(), 0700), 0);
-  expect_refusal(options, LMS_STORE_FAILED, "remove it");
+  expect_refusal(options, LMS_STORE_FAILED, "see to that");
   rmdir(path.c_str());
   std::ofstream(path) << std::string(100000, 'x');
   expect_refusal(options, LMS_STORE_FAILED, "no ledger");
   unlink(path.c_str());
   {
     // What a process leaves that was killed while it made the file.
-    std::ofstream(path) << "LMS";
+    std::ofstream(path) << std::string(100, '\0');
     std::ofstream(path + ".0") << "stale";
     const Work work(options, 10, 1);
     CHECK_EQ(check::statistic(work.pager(), "share.processes"), 1);

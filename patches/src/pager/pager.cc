@@ -860,6 +860,9 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
 // now may stay.
 Status Pager::reclaim_to_limit(Lock* lock) {
   Status status;
+  if (shares_ && sharer_ == nullptr) {
+    rejoin_sharers();
+  }
   while (status.ok() && !unlimited_ && device_bytes_ > limit()) {
     if (trim_cache(device_bytes_ - limit())) {
       continue;
@@ -1233,7 +1236,11 @@ Status Pager::refused(const char* what, std::uint64_t bytes, const Refusal& refu
 Status Pager::out_of_memory(std::uint64_t bytes) const {
   return Status(LMS_OUT_OF_MEMORY,
                 report::out_of_memory(blocks_, bytes, limit(), resident_bytes_.load(std::memory_order_relaxed),
-                                      allocated_bytes_.load(std::memory_order_relaxed)));
+                                      allocated_bytes_.load(std::memory_order_relaxed)) +
+                    (sharer_ == nullptr ? std::string()
+                                        : "; that limit is this process's share, now, of a budget of " +
+                                              std::to_string(sharer_->budget()) + " bytes that " +
+                                              std::to_string(sharer_->others() + 1) + " processes have together"));
 }
 
 // ------------------------------------------------------------------------------------------------ faults
@@ -1421,7 +1428,6 @@ Statistics Pager::statistics() {
   result.foreseen_uses = policy_->foreseen();
   result.departures = policy_->departures();
   result.store_bytes = copies_.bytes();
-  result.share_budget = sharer_ != nullptr ? sharer_->budget() : 0;
   result.sharers = sharer_ != nullptr ? sharer_->others() + 1 : 0;
   report::count_states(blocks_, &result);
   return result;
@@ -1516,11 +1522,13 @@ void Pager::after_fork(bool child) {
       sharer_->forget();  // the parent's
       sharer_.reset();
       ++serving_;
-      rejoins_ = !asynchronous_;
+      shares_ = !asynchronous_;
+      rejoin_at_ = 0;
       inherited_bytes_ = device_bytes_;
-      limit_at_fork_ = limit();
+      limit_without_share_ = limit();
       giving_limit_ = UINT64_MAX;
       store_limit(std::min(limit(), device_bytes_));
+      over_limit_.store(shares_, std::memory_order_relaxed);  // so that it joins when it uses a block
     }
     trace_.store(nullptr, std::memory_order_relaxed);
     observers_.fetch_and(~to_trace, std::memory_order_relaxed);

@@ -242,18 +242,21 @@ class LMS_API Pager final : private BlockSource, private Registered {
 
   // pager_share.cc: the budget that other processes have a part of.
   Status share(const Settings& settings);
-  Status join_sharers(const Settings& settings);
+  Status join_sharers(const Settings& settings, const std::string& directory);
   void leave_sharers();
   void rejoin_sharers();
   void follow_share();
+  bool is_sharing();
   bool take_share(std::uint64_t bytes);
   bool wait_for_share(Lock* lock, std::uint64_t bytes, bool has_alternative);
   void pass_share(std::uint64_t bytes);
   void share_refused();
   void serve_sharers(const Bell& bell, std::uint64_t serving);
+  void keep_to_share(Lock* lock);
   void give_to_sharers(Lock* lock);
   void note_activity();
   std::uint64_t cold_bytes() const;
+  std::uint64_t bytes_in_common();
   bool is_working();
   Standing standing();
   bool drain_events();
@@ -406,12 +409,14 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::uint64_t most_used_ = 0;
   std::uint64_t freed_uncached_ = 0;  // blocks that were freed without going to the cache
   std::string over_limit_operation_;  // what ran when counts_.over_limit_bytes_peak was counted
-  std::unique_ptr<Sharer> sharer_;  // null: the limit is this process's own
+  bool shares_ = false;  // else the limit is this process's own
+  std::unique_ptr<Sharer> sharer_;  // null while it could not join again
   Settings shared_;  // with which it joined
+  std::string meeting_point_;
+  std::uint64_t rejoin_at_ = 0;  // CLOCK_MONOTONIC ns, not before
   Activity activity_;
   std::uint64_t serving_ = 0;  // which thread serves the other sharers
-  bool rejoins_ = false;  // a forked child: it shares on its own as soon as it needs more memory
-  std::uint64_t limit_at_fork_ = 0;
+  std::uint64_t limit_without_share_ = 0;
   std::uint64_t inherited_bytes_ = 0;  // of device_bytes_, from the parent, in whose share they are
   std::uint64_t own_limit_ = UINT64_MAX;  // that the program has set below its share
   std::uint64_t giving_limit_ = UINT64_MAX;  // until others have got what they have a claim to

@@ -3,11 +3,13 @@
 #include <pthread.h>
 #include <signal.h>
 #include <time.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <thread>
 
 #include "pager.h"
+#include "share/meeting_point.h"
 #include "share/monotonic.h"
 
 namespace lms {
@@ -29,6 +31,8 @@ constexpr std::uint64_t share_chunk = 8 << 20;
 // Where a look found nothing to take there is hardly more a moment later, and it costs as much as to move a small
 // block.
 constexpr std::uint64_t share_pause_ns = 1'000'000;
+// How many pages are looked at, at most, to estimate how many a child has in common with its parent.
+constexpr std::uint64_t share_sampled_pages = 4096;
 // Of what it allocated at once: sizes differ, so that some of what is freed cannot be used again at once.
 constexpr std::uint64_t share_slack_part = 16;
 
@@ -55,16 +59,17 @@ Status Pager::share(const Settings& settings) {
   }
   const bool shared = sharer_ != nullptr;
   const Settings before = shared_;
+  const std::string directory = same ? meeting_point_ : meeting_point::place();
   leave_sharers();
-  Status status = join_sharers(settings);
+  Status status = join_sharers(settings, directory);
   if (!status.ok() && shared) {
-    static_cast<void>(join_sharers(before));
+    static_cast<void>(join_sharers(before, meeting_point_));
     follow_share();
   }
   return status;
 }
 
-Status Pager::join_sharers(const Settings& settings) {
+Status Pager::join_sharers(const Settings& settings, const std::string& directory) {
   ShareTerms terms;
   Status status = read_share_terms(settings.share, &terms);
   if (!status.ok()) {
@@ -72,11 +77,14 @@ Status Pager::join_sharers(const Settings& settings) {
   }
   activity_ = Activity();
   activity_.busy_ns = monotonic_ns();
-  sharer_ = Sharer::join(backend_->identity(), terms, settings.limit, standing(), &status);
+  sharer_ = Sharer::join(directory, backend_->identity(), terms, settings.limit, standing(), &status);
   if (sharer_ == nullptr) {
     return status;
   }
+  shares_ = true;
+  rejoin_at_ = 0;
   shared_ = settings;
+  meeting_point_ = directory;
   giving_limit_ = UINT64_MAX;
   no_share_until_ = 0;
   if (settings.limit == Sharer::automatic) {
@@ -105,37 +113,58 @@ void Pager::leave_sharers() {
     sharer_.reset();
     ++serving_;  // the thread ends when it looks next
   }
-  rejoins_ = false;
+  shares_ = false;
   counts_.share_bytes = 0;
+  counts_.share_budget = 0;
 }
 
-// For a forked child, or where the program has closed our descriptors and with them our place. Where that fails the
-// limit stays what it was.
+// For a forked child, or where the program has closed our descriptors, or somebody has removed the files, and the place
+// is lost with them. While that fails the limit is what it was, and it is tried again.
 void Pager::rejoin_sharers() {
-  const std::uint64_t otherwise = rejoins_ ? limit_at_fork_ : limit();
-  leave_sharers();
-  if (join_sharers(shared_).ok()) {
-    follow_share();
-  } else {
-    store_limit(otherwise);
+  const std::uint64_t now = monotonic_ns();
+  if (now < rejoin_at_) {
+    return;
   }
+  if (sharer_ != nullptr) {
+    limit_without_share_ = limit();
+    sharer_.reset();
+  }
+  const Status status = join_sharers(Settings(shared_), std::string(meeting_point_));
+  if (status.ok()) {
+    follow_share();
+    return;
+  }
+  shares_ = true;
+  store_limit(limit_without_share_);
+  if (rejoin_at_ == 0) {
+    const std::string text = "lms: this process shares its budget with nobody for now, and has a limit of " +
+                             std::to_string(limit()) + " bytes: " + status.message + "\n";
+    static_cast<void>(!write(STDERR_FILENO, text.data(), text.size()));
+  }
+  rejoin_at_ = now + share_second_ns;
 }
 
 void Pager::follow_share() {
   if (sharer_ != nullptr) {
     counts_.share_bytes = sharer_->allowed();
+    counts_.share_budget = sharer_->budget();
     store_limit(std::min({own_limit_, giving_limit_, inherited_bytes_ + sharer_->allowed()}));
   }
 }
 
 // ------------------------------------------------------------------------------------------------ taking
 
-// Takes what may be taken so that `bytes` more can be mapped. True when they can now.
-bool Pager::take_share(std::uint64_t bytes) {
-  if (rejoins_ || (sharer_ != nullptr && sharer_->is_lost())) {
+// False where the process does not share, or not for now.
+bool Pager::is_sharing() {
+  if (shares_ && (sharer_ == nullptr || sharer_->is_lost())) {
     rejoin_sharers();
   }
-  if (sharer_ == nullptr) {
+  return sharer_ != nullptr;
+}
+
+// Takes what may be taken so that `bytes` more can be mapped. True when they can now.
+bool Pager::take_share(std::uint64_t bytes) {
+  if (!is_sharing()) {
     return false;
   }
   const std::uint64_t now = monotonic_ns();
@@ -212,12 +241,24 @@ void Pager::serve_sharers(const Bell& bell, std::uint64_t serving) {
       leave_sharers();
       return;
     }
-    if (sharer_->is_lost()) {
-      rejoin_sharers();
-      return;  // another thread serves from now on
+    if (!is_sharing()) {
+      continue;  // it is tried again
+    }
+    if (serving_ != serving) {
+      return;  // it has joined again, and another thread serves
     }
     note_activity();
-    give_to_sharers(&lock);
+    keep_to_share(&lock);
+    if (serving_ == serving && sharer_ != nullptr) {
+      give_to_sharers(&lock);
+    }
+  }
+}
+
+// A forked child has come to hold more, since it, or its parent, has written to what they had in common.
+void Pager::keep_to_share(Lock* lock) {
+  if (!unlimited_ && inherited_bytes_ > 0 && device_bytes_ > limit() && !take_share(0)) {
+    static_cast<void>(reclaim_to_limit(lock));
   }
 }
 
@@ -248,7 +289,8 @@ void Pager::give_to_sharers(Lock* lock) {
       --in_transit_;
       moved_.notify_all();
     }
-    if (serving_ != serving) {
+    if (serving_ != serving || sharer_ == nullptr) {
+      giving_limit_ = UINT64_MAX;
       return;
     }
     const Standing after = standing();
@@ -292,7 +334,32 @@ void Pager::note_activity() {
     if (shared_.limit == Sharer::automatic) {
       sharer_->set_free(backend_->free_bytes(), standing());
     }
+    if (inherited_bytes_ > 0) {
+      inherited_bytes_ = std::min(inherited_bytes_, bytes_in_common());
+      follow_share();
+    }
   }
+}
+
+// Of a forked child: bytes of memory that the process which it is from has, too, or another child of that. Estimated by
+// some of the pages.
+std::uint64_t Pager::bytes_in_common() {
+  std::uint64_t total = 0;
+  for (const BlockId id : blocks_.present()) {
+    total += blocks_.at(id)->bytes;
+  }
+  const std::uint64_t step = std::max(page_bytes_, total / share_sampled_pages / page_bytes_ * page_bytes_);
+  std::vector<const char*> pages;
+  std::uint64_t offset = 0;  // of the next page, in what all blocks have
+  std::uint64_t begin = 0;
+  for (const BlockId id : blocks_.present()) {
+    const Block& block = *blocks_.at(id);
+    for (; offset < begin + block.bytes; offset += step) {
+      pages.push_back(block.address + (offset - begin));
+    }
+    begin += block.bytes;
+  }
+  return pages.empty() ? 0 : total / pages.size() * backend_->count_in_common(pages);
 }
 
 // Bytes of blocks that nothing has used for Activity::seconds.

@@ -46,6 +46,7 @@ constexpr PageRow page_rows[] = {
     LMS_COUNT(prefetch_bytes, "prefetch.bytes"),
     LMS_COUNT(faults, "faults"),
     LMS_COUNT(stall_ns, "stall_ns"),
+    LMS_COUNT(share_budget, "share.budget_bytes"),
     LMS_COUNT(share_bytes, "share.bytes"),
     LMS_COUNT(share_wait_ns, "share.wait_ns"),
 };

@@ -14,8 +14,8 @@ if TYPE_CHECKING:
 _END = ".ledger"
 _HEADER, _HEADER_BYTES, _VERSION = struct.Struct("=QQQQ"), 256, 1
 _MAGIC = int.from_bytes(b"LMSHARE1", "little")
-# token pid weight minimum priority allowed held demand giving beat page resident allocated away in out wait command
-_RECORD, _RECORD_BYTES, _MOST = struct.Struct("=QQdQqQQQQQQQQQQQQ32s"), 256, 128
+# token pid weight minimum priority budget allowed held demand giving beat page resident allocated away in out wait command
+_RECORD, _RECORD_BYTES, _MOST = struct.Struct("=QQdQqQQQQQQQQQQQQQ32s"), 256, 128
 _NUMBER = struct.Struct("=Q")
 _FLOCK, _GET_LOCK = struct.Struct("@hhqqi"), 36  # struct flock, F_OFD_GETLK
 _FIRST_PLACE_BYTE = 1
@@ -87,7 +87,7 @@ def _checksum(data: bytes) -> int:
 
 
 def _sharer(name: str, budget: int, place: int, fields: tuple[int, ...]) -> Sharer:
-    _, pid, _, _, _, allowed, held, demand, _, _, page, *counts, command = fields
+    _, pid, _, _, _, _, allowed, held, demand, _, _, page, *counts, command = fields
     text = bytes(command).split(b"\0")[0].decode(errors="replace")
     return Sharer(name, budget, place, pid, page, text, allowed, held, demand, *counts)
 

@@ -17,6 +17,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "../store.h"
 
@@ -167,6 +168,10 @@ class Backend {
 
   // Lets another device (by its number) access the ranges, now and later. False when it cannot.
   virtual bool add_peer(int /*device*/) { return false; }
+
+  // Of a forked child: how many of these pages, each by its address, another process has, too. All, if that cannot be
+  // told.
+  virtual std::size_t count_in_common(const std::vector<const char*>& pages) { return pages.size(); }
 
   // In a forked child the device is the parent's: from then on every call but free's fails.
   virtual void after_fork_in_child() {}

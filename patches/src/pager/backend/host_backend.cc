@@ -21,6 +21,10 @@ namespace {
 constexpr std::uint64_t host_most_address_space = 1ULL << 40;
 constexpr std::uint64_t host_least_address_space = 1ULL << 30;
 
+// Of an entry of /proc/PID/pagemap (Documentation/admin-guide/mm/pagemap.rst).
+constexpr std::uint64_t host_page_present = 1ULL << 63;
+constexpr std::uint64_t host_page_exclusive = 1ULL << 56;  // mapped by one process alone, from Linux 4.2 on
+
 int host_protection(Access access) { return access == Access::read_only ? PROT_READ : PROT_READ | PROT_WRITE; }
 
 bool host_is_large(std::size_t bytes) { return bytes >= Arena::large_block; }
@@ -112,6 +116,21 @@ class HostBackend final : public Backend {
     return text +
            "; the machine is out of memory, or the process has too many mappings: raise vm.max_map_count, or min_size "
            "so that fewer blocks are paged";
+  }
+
+  std::size_t count_in_common(const std::vector<const char*>& pages) override {
+    const int file = open("/proc/self/pagemap", O_RDONLY | O_CLOEXEC);
+    std::size_t count = 0;
+    for (const char* page : pages) {
+      std::uint64_t entry = host_page_present;
+      const off_t offset = static_cast<off_t>(reinterpret_cast<std::uintptr_t>(page) / page_bytes_ * sizeof entry);
+      static_cast<void>(file >= 0 && pread(file, &entry, sizeof entry, offset) == sizeof entry);
+      count += (entry & host_page_present) != 0 && (entry & host_page_exclusive) == 0 ? 1 : 0;
+    }
+    if (file >= 0) {
+      close(file);
+    }
+    return count;
   }
 
   bool map(char* address, std::size_t bytes, StreamId /*user*/) override {

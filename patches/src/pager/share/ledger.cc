@@ -49,7 +49,7 @@ bool ledger_makes_sense(const ShareRecord& record) {
 
 Status ledger_unusable(const std::string& path, const std::string& why) {
   return Status(LMS_STORE_FAILED, "processes cannot share through the file '" + path + "': " + why +
-                                      "; remove it once no process uses it, or let LMS_SHARE name another directory");
+                                      "; see to that, or let LMS_SHARE name another directory");
 }
 
 }  // namespace
@@ -141,10 +141,7 @@ bool Ledger::has_descriptor() const {
   return fstat(file_, &found) == 0 && found.st_dev == device_ && found.st_ino == inode_;
 }
 
-bool Ledger::is_lost() const {
-  struct stat found{};
-  return fstat(file_, &found) != 0 || found.st_dev != device_ || found.st_ino != inode_ || found.st_nlink == 0;
-}
+bool Ledger::is_lost() const { return !has_descriptor() || !is_current(); }
 
 // Whether the path still leads to the file.
 bool Ledger::is_current() const {
@@ -202,31 +199,40 @@ bool Ledger::read(void* to, std::size_t bytes, std::size_t offset) const {
 }
 
 bool Ledger::write(const void* from, std::size_t bytes, std::size_t offset) const {
-  return has_descriptor() && pwrite(file_, from, bytes, static_cast<off_t>(offset)) == static_cast<ssize_t>(bytes);
+  if (!has_descriptor()) {
+    return false;
+  }
+  const ssize_t written = pwrite(file_, from, bytes, static_cast<off_t>(offset));
+  if (written >= 0 && written < static_cast<ssize_t>(bytes)) {
+    errno = ENOSPC;
+  }
+  return written == static_cast<ssize_t>(bytes);
 }
 
-// Makes the file whole where it is new, or where whoever made it was killed.
+// Makes the file whole where it is new, where whoever made it was killed, or where somebody has truncated it.
 Status Ledger::prepare() {
   struct stat found{};
   if (fstat(file_, &found) == 0 && found.st_size < static_cast<off_t>(ledger_bytes)) {
-    std::vector<char> empty(ledger_bytes);
-    const Header header{ledger_magic, ledger_version, {}, 0};
-    std::memcpy(empty.data(), &header, sizeof header);
-    if (!meeting_point::let_in(file_, terms_)) {
+    if (found.st_size == 0 && !meeting_point::let_in(file_, terms_)) {
       return ledger_unusable(path_,
                              "it cannot be given to group '" + terms_.group + "' (" + std::strerror(errno) + ")");
     }
-    // Its length last: a file of full length has all its blocks.
-    if (!write(empty.data() + 1, ledger_bytes - 1, 1) || !write(empty.data(), 1, 0)) {
+    const std::vector<char> zeros(ledger_bytes - static_cast<std::size_t>(found.st_size));
+    if (!write(zeros.data(), zeros.size(), static_cast<std::size_t>(found.st_size))) {
       const std::string why = std::strerror(errno);
-      static_cast<void>(has_descriptor() && ftruncate(file_, 0) == 0);
+      static_cast<void>(has_descriptor() && ftruncate(file_, found.st_size) == 0);
       return ledger_unusable(path_, why);
     }
-    return {};
   }
   Header header{};
-  if (!read(&header, sizeof header, 0) || header.magic != ledger_magic) {
-    return ledger_unusable(path_, "it is no ledger");
+  if (read(&header, sizeof header, 0) && header.magic == 0) {
+    header = Header{ledger_magic, ledger_version, {}, 0};
+    if (!write(&header, sizeof header, 0)) {
+      return ledger_unusable(path_, std::strerror(errno));
+    }
+  }
+  if (header.magic != ledger_magic) {
+    return ledger_unusable(path_, "it is no ledger, and has to be removed once no process uses it");
   }
   if (header.version != ledger_version) {
     return Status(LMS_UNSUPPORTED, "another version of LMS shares through '" + path_ +
@@ -259,9 +265,8 @@ std::string Ledger::bell_path(std::size_t place) const { return path_ + "." + st
 std::vector<Ledger::Entry> Ledger::others() const {
   std::vector<char> all(ledger_bytes - ledger_header_bytes);
   std::vector<Entry> found;
-  if (!read(all.data(), all.size(), ledger_header_bytes)) {
-    return found;
-  }
+  // Less if somebody has truncated the file; what is missing comes back as each writes its record.
+  static_cast<void>(pread(file_, all.data(), all.size(), ledger_header_bytes));
   for (std::size_t place = 0; place < most_sharers; ++place) {
     Stored stored{};
     std::memcpy(&stored, all.data() + place * ledger_record_bytes, sizeof stored);

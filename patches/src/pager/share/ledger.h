@@ -35,6 +35,7 @@ struct ShareRecord {
   double weight;
   std::uint64_t minimum;
   std::int64_t priority;
+  std::uint64_t budget;  // that it was given; UINT64_MAX: what the device has
   std::uint64_t allowed;  // may be held
   std::uint64_t held;  // is held; more than `allowed` where an operation needed it
   std::uint64_t demand;  // could be used

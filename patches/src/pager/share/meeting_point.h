@@ -15,8 +15,11 @@
 namespace lms {
 namespace meeting_point {
 
-// The directory, made if it is not there. LMS_STORE_FAILED: it cannot be made, or others could write there.
-Status find(const ShareTerms& terms, std::string* directory);
+// The directory's path, absolute, by what the environment says now.
+std::string place();
+
+// Makes the directory if it is not there. LMS_STORE_FAILED: it cannot be made, or others could write there.
+Status prepare(const std::string& directory, const ShareTerms& terms);
 
 // Whether a file belongs to somebody who may share: this user, root, or where a group was asked for, its members.
 bool trusted(const struct stat& file, const ShareTerms& terms);

@@ -23,11 +23,11 @@ Status terms_wrong(const std::string& sentence) { return Status(LMS_INVALID_ARGU
 
 // The id of a group by its name or number; false when there is none.
 bool terms_find_group(const std::string& name, gid_t* id) {
-  char* end = nullptr;
-  const unsigned long number = std::strtoul(name.c_str(), &end, 10);
-  if (!name.empty() && *end == '\0') {
+  const auto is_digit = [](char each) { return each >= '0' && each <= '9'; };
+  if (!name.empty() && name.size() <= 10 && std::all_of(name.begin(), name.end(), is_digit)) {
+    const std::uint64_t number = std::strtoull(name.c_str(), nullptr, 10);
     *id = static_cast<gid_t>(number);
-    return true;
+    return number < UINT32_MAX;  // which stands for none
   }
   group entry = {};
   group* found = nullptr;

@@ -56,9 +56,11 @@ Sharer::Look::Look(Sharer* sharer, const Standing& standing) : sharer_(sharer), 
     return;
   }
   entries = sharer->ledger_->others();
-  const ShareBudget budget = sharer->ledger_->budget();
-  if (budget.bytes != 0 && budget.automatic == sharer->budget_.automatic) {
-    sharer->budget_ = budget;
+  if (sharer->budget_.automatic != 0) {  // any other is what this process was given, whatever the file says
+    const ShareBudget budget = sharer->ledger_->budget();
+    if (budget.bytes != 0 && budget.automatic != 0) {
+      sharer->budget_ = budget;
+    }
   }
   sharer->others_ = entries.size();
   sharer->update(standing);
@@ -104,10 +106,9 @@ std::uint64_t Sharer::Look::taken() const {
 
 // ------------------------------------------------------------------------------------------------ joining
 
-std::unique_ptr<Sharer> Sharer::join(const std::string& device, const ShareTerms& terms, std::uint64_t bytes,
-                                     const Standing& standing, Status* status) {
-  std::string directory;
-  *status = meeting_point::find(terms, &directory);
+std::unique_ptr<Sharer> Sharer::join(const std::string& directory, const std::string& device, const ShareTerms& terms,
+                                     std::uint64_t bytes, const Standing& standing, Status* status) {
+  *status = meeting_point::prepare(directory, terms);
   if (!status->ok()) {
     return nullptr;
   }
@@ -118,12 +119,14 @@ std::unique_ptr<Sharer> Sharer::join(const std::string& device, const ShareTerms
   }
   const bool is_automatic = bytes == automatic;
   const std::vector<Ledger::Entry> others = ledger->others();
+  for (const Ledger::Entry& entry : others) {
+    if (entry.record.budget != bytes) {
+      *status =
+          sharer_other_budget(terms.name.empty() ? device : terms.name, entry.record.budget, bytes, entry.record.pid);
+    }
+  }
   ShareBudget budget = ledger->budget();
-  if (!others.empty() && budget.bytes != 0 &&
-      ((budget.automatic != 0) != is_automatic || (!is_automatic && budget.bytes != bytes))) {
-    *status = sharer_other_budget(terms.name.empty() ? device : terms.name,
-                                  budget.automatic != 0 ? automatic : budget.bytes, bytes, others.front().record.pid);
-  } else if (others.empty() || budget.bytes == 0) {
+  if (!is_automatic || budget.automatic == 0 || others.empty()) {
     budget = ShareBudget{is_automatic ? 0 : bytes, is_automatic ? 1U : 0U};
   }
   std::uint64_t minima = terms.minimum;
@@ -145,6 +148,7 @@ std::unique_ptr<Sharer> Sharer::join(const std::string& device, const ShareTerms
   }
   std::unique_ptr<Sharer> sharer(new Sharer(std::move(ledger), terms, budget));
   sharer->others_ = others.size();
+  sharer->record_.budget = bytes;
   sharer->update(standing);
   sharer->write();
   sharer->ledger_->unlock();

@@ -43,8 +43,9 @@ class Sharer {
   // Joins the budget of that name for the device (Backend::identity). `bytes`: the budget, or `automatic`; then
   // set_free has to follow. LMS_INVALID_ARGUMENT: others share a budget of another size by that name, or the minima of
   // all are more than it. Ledger::join says what else there is.
-  static std::unique_ptr<Sharer> join(const std::string& device, const ShareTerms& terms, std::uint64_t bytes,
-                                      const Standing& standing, Status* status);
+  // `directory`: of the meeting point.
+  static std::unique_ptr<Sharer> join(const std::string& directory, const std::string& device, const ShareTerms& terms,
+                                      std::uint64_t bytes, const Standing& standing, Status* status);
 
   // Gives everything up.
   ~Sharer();
