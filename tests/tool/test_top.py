@@ -115,7 +115,7 @@ def ledger(top: ModuleType, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     data = module._HEADER.pack(module._MAGIC, 1, 100 * MIB, 0).ljust(256, b"\0")
     for index in range(2):
         numbers = (60 * MIB, 50 * MIB, 70 * MIB, 0, 0, 0, 40 * MIB, 90 * MIB, 50 * MIB, 300 * MIB, 200 * MIB, 10**9)
-        record = module._RECORD.pack(1, 7 + index, 1.0, 0, 0, *numbers, b"trainer\n")
+        record = module._RECORD.pack(1, 7 + index, 1.0, 0, 0, 100 * MIB, *numbers, b"trainer\n")
         data += (record + module._NUMBER.pack(module._checksum(record))).ljust(256, b"\0")
     path.write_bytes(data.ljust(256 + 128 * 256, b"\0"))
     monkeypatch.setenv("LMS_SHARE", str(tmp_path))

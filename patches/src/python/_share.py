@@ -5,6 +5,7 @@ docs/sharing.md says who gets how much. Sizes are in bytes.
 
 from __future__ import annotations
 
+import grp
 import numbers
 import re
 from typing import TYPE_CHECKING, NamedTuple
@@ -60,20 +61,24 @@ def read(text: str) -> Share | None:
 
     :raises ValueError: it is not written so.
     """
-    name, *options = text.split(",")
+    name, *options = text.strip().split(",")
     values: dict[str, str] = {}
     for option in options:
         key, _, value = option.partition("=")
         if key not in _FROM_TEXT or key in values:
             raise ValueError(f"share: {option!r} is none of {', '.join(_FROM_TEXT)}, each once, as 'weight=2'")
         values[key] = value
-    if name in ("", "0") and not options:
+    return from_text(name or "0", values)
+
+
+def from_text(name: str, values: dict[str, str]) -> Share | None:
+    """A share of which the parts are text; None where the name is a no."""
+    if name.lower() in ("0", "false", "no", "off"):
+        if values:
+            raise ValueError(f"share: {next(iter(values))} is a part of it, and it is {name}")
         return None
-    return from_text("" if name == "1" else name, values)
-
-
-def from_text(name: str, values: dict[str, str]) -> Share:
-    """A share of which the parts are text."""
+    if name.lower() in ("1", "true", "yes", "on"):
+        name = ""
     read = {}
     for key, value in values.items():
         try:
@@ -81,6 +86,15 @@ def from_text(name: str, values: dict[str, str]) -> Share:
         except ValueError:
             raise ValueError(f"share: {value!r} is no {key}") from None
     return Share(name, **read)
+
+
+def check_group(share: Share) -> None:
+    """Raises where there is no such group, as the library would."""
+    if share.group is not None and not share.group.isdecimal():
+        try:
+            grp.getgrnam(share.group)
+        except KeyError:
+            raise ValueError(f"share: there is no group {share.group!r} on this machine") from None
 
 
 def terms(share: Share, whole: Callable[[], int] | None) -> bytes:
@@ -99,12 +113,12 @@ def terms(share: Share, whole: Callable[[], int] | None) -> bytes:
         raise TypeError(f"share: expected a number as the weight, got {type(share.weight).__name__}")
     if not _LEAST_WEIGHT <= share.weight <= _MOST_WEIGHT:
         raise ValueError(f"share: a weight of {share.weight} is none from 0.001 to 1000000; 2 is twice the share of 1")
-    if isinstance(share.priority, bool) or not isinstance(share.priority, int):
+    if isinstance(share.priority, bool) or not isinstance(share.priority, numbers.Integral):
         raise TypeError(f"share: expected an int as the priority, got {type(share.priority).__name__}")
     if abs(share.priority) > _MOST_PRIORITY:
         raise ValueError(f"share: a priority of {share.priority} is none from -1000 to 1000; higher is served first")
     minimum = _sizes.parse("share: minimum", share.minimum, whole)
-    text = f"{share.name},weight={float(share.weight)!r},minimum={minimum},priority={share.priority}"
+    text = f"{share.name},weight={float(share.weight)!r},minimum={minimum},priority={int(share.priority)}"
     if share.group is None:
         return text.encode()
     if not isinstance(share.group, str):

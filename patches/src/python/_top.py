@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 SUMMARY = "show the processes that use LMS"
 
+_LONGEST_S = 24 * 3600  # of an interval
 _PAGE = "/memfd:lms-statistics"
 _MOST_BYTES = 1 << 18  # of a page: two of the system's, which may have 64 KiB each
 
@@ -65,10 +66,17 @@ def samples(proc: str = "/proc") -> dict[tuple[int, str], Sample]:
     for pid in sorted(int(name) for name in os.listdir(proc) if name.isdigit()):
         for descriptor, page, sample in _samples_of(os.path.join(proc, str(pid)), pid):
             sharer = sharers.pop(page, None)
-            found[pid, descriptor] = sample if sharer is None else sample._replace(budget=sharer.budget)
+            budget = _unnamed(sample) if sharer is None else _plain_text(sharer.budget)
+            found[pid, descriptor] = sample._replace(budget=budget)
     for sharer in sharers.values():
         found[sharer.pid, f"{sharer.budget}:{sharer.place}"] = _of_sharer(sharer)
     return found
+
+
+def _unnamed(sample: Sample) -> str | None:
+    """What a budget is called of which the ledger is elsewhere: its size."""
+    nbytes = sample.values.get("share.budget_bytes", 0)
+    return f"of {_sizes.text(nbytes)}" if nbytes else None
 
 
 def _of_sharer(sharer: _ledger.Sharer) -> Sample:
@@ -83,7 +91,8 @@ def _of_sharer(sharer: _ledger.Sharer) -> Sample:
         "share.wait_ns": sharer.wait_ns,
     }
     device = sharer.budget.split("-")[0]
-    return Sample(sharer.pid, device, values, time.monotonic(), _plain_text(sharer.command), sharer.budget)
+    command, budget = _plain_text(sharer.command), _plain_text(sharer.budget)
+    return Sample(sharer.pid, device, values, time.monotonic(), command, budget)
 
 
 def _samples_of(process: str, pid: int) -> Iterator[tuple[str, int, Sample]]:
@@ -203,8 +212,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> None:
-    if options.interval <= 0 or (options.json and not options.once):
-        options.parser.error("--json goes with --once" if options.json else "--interval has to be more than 0")
+    if not 0 < options.interval <= _LONGEST_S:
+        options.parser.error("--interval has to be more than 0, and at most a day")
+    if options.json and not options.once:
+        options.parser.error("--json goes with --once")
     with contextlib.suppress(KeyboardInterrupt):
         if options.once:
             found = next(_looks(options.interval))

@@ -224,6 +224,7 @@ print({name: value for name, value in torch.lms.stats("cpu").items() if name.sta
         ):
             done = python(code, TORCH_LMS=request)
             assert "'share.budget_bytes': 67108864" in done.stdout, done
+        assert "'share.budget_bytes': 0" in python(code, TORCH_LMS="cpu:limit=64MiB,share=0").stdout
         words = ["--limit", "64MiB", "--device", "cpu", "--share-name", "job42", "--weight", "0.5", "--minimum=8MiB"]
         for given in ([*words[:4], "--share"], words):
             launched = [sys.executable, "-m", "torch.lms", "run", *given, "-c", code]
@@ -235,6 +236,9 @@ print({name: value for name, value in torch.lms.stats("cpu").items() if name.sta
             ("cpu:limit=1GiB,share,weight=two", "'two' is no weight"),
             ("cpu:limit=1GiB,share,weight=0", "weight of 0"),
             ("cpu:limit=1GiB,share,per_node", "leave one out"),
+            ("cpu:limit=1GiB,share,minimum=2GiB", "minimum of 2GiB is more"),
+            ("cpu:limit=1GiB,share,group=no-such-group-here", "no group"),
+            ("cpu:limit=1GiB,share=0,weight=2", "weight is a part of it"),
             ("cpu:limit=1GiB,share=a b", "'a b' is no name"),
         ):
             done = python("import torch", TORCH_LMS=request)
@@ -279,7 +283,10 @@ def check_workers_of_a_data_loader() -> None:
         for batch, tensors in enumerate(torch.utils.data.DataLoader(Samples(), batch_size=4, num_workers=2)):
             same(tensors, torch.stack([data(0.5, seed=4 * batch + index) * 2 for index in range(4)]))
         same(kept, [data(1, seed=index) for index in range(24)])
-        assert stat("share.processes") == 1
+        deadline = time.monotonic() + 20
+        while stat("share.processes") != 1:  # it has looked since the workers have ended
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
 
 
 def check_switching_it_off() -> None:

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from . import _arguments, _devices, _share
+from . import _arguments, _devices, _share, _sizes
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -86,7 +86,8 @@ def _read_entry(entry: str) -> Request:
             meant = _arguments.did_you_mean(name, _OPTIONS)
             raise ValueError(f"{option!r} is no option; there are {', '.join(_OPTIONS)}{meant}")
         if (name not in _EITHER or equals) and bool(equals and value) != (name in _WITH_VALUE + _EITHER):
-            raise ValueError(f"{option!r}: {name} takes {'a' if name in _WITH_VALUE else 'no'} value")
+            takes = "no value" if name in _WITHOUT else "a value" if name in _WITH_VALUE else "a value after the '='"
+            raise ValueError(f"{option!r}: {name} takes {takes}")
         if name in options:
             raise ValueError(f"{name} is there twice")
         options[name] = re.sub(r"\\(.)", r"\1", value, flags=re.DOTALL)
@@ -99,14 +100,14 @@ def _processes_here() -> int:
     return max([1, *map(int, re.findall(r"(?:^|,)(\d+)", value))])
 
 
-def _share_of(options: dict[str, str]) -> bool | _share.Share:
+def _share_of(options: dict[str, str]) -> _share.Share | None:
     """The argument ``share`` of :func:`torch.lms.enable`."""
     of_share = {name: options[name] for name in _OF_SHARE if name in options}
     if "share" in options:
-        return _share.from_text(options["share"], of_share)
+        return _share.from_text(options["share"] or "1", of_share)
     if of_share:
         raise ValueError(f"{next(iter(of_share))} is a part of share, which is not there")
-    return False
+    return None
 
 
 def check(request: Request) -> None:
@@ -124,15 +125,20 @@ def check(request: Request) -> None:
     _arguments.check_min_size(options.get("min_size"), device, limit)
     _arguments.check_store(options.get("store"))
     _arguments.check_policy(options.get("policy", "iteration"))
-    share = _share.given(_share_of(options))
+    share = _share_of(options)
     if share is not None:
         _share.terms(share, lambda: _arguments.UINT64_MAX)
+        _share.check_group(share)
+        if limit and _sizes.parse("minimum", share.minimum, lambda: limit) > limit:
+            raise ValueError(
+                f"share: a minimum of {share.minimum} is more than the budget, the limit of {options['limit']}"
+            )
 
 
 def _enable(request: Request) -> None:
     arguments: dict[str, Any] = {name: value for name, value in request.options.items() if name not in _OF_SHARE}
     arguments["strict"] = "strict" in arguments
-    arguments["share"] = _share_of(request.options)
+    arguments["share"] = _share_of(request.options) or False
     if arguments.pop("per_node", None) is not None:
         limit = _arguments.check_limit("limit", arguments["limit"], _devices.find(request.device).memory)
         arguments["limit"] = limit // _processes_here()

@@ -76,6 +76,8 @@ def _requested(options: argparse.Namespace) -> str:
         "group": options.group,
     }
     given = {name: value for name, value in values.items() if value is not None}
+    if options.share_name == "":
+        options.parser.error("--share-name: an empty name; --share is the device's own budget")
     given.update((name, "") for name in ("strict", "per_node", "share") if getattr(options, name) and name not in given)
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     request = _environment.Request(device, given)
