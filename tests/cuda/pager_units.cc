@@ -5,8 +5,7 @@
 #include <initializer_list>
 #include <thread>
 
-#include "backend_rig.h"
-#include "pager.h"
+#include "pager_rig.h"
 
 using check::mib;
 using lms::host_stream;
@@ -20,7 +19,6 @@ namespace {
 
 constexpr std::uint64_t block_bytes = 32 * mib;
 
-// A pager beside the program's own backend, whose streams have the same handles.
 class Paged : public Program {
  public:
   Paged(std::uint64_t limit, bool strict, unsigned streams = 2) : Program(streams) {
@@ -28,17 +26,9 @@ class Paged : public Program {
     settings.limit = limit;
     settings.policy = "lru";
     settings.strict = strict;
-    settings.address_space = std::uint64_t{8} << 30;
-    lms::Status status;
-    std::unique_ptr<lms::CudaBackend> paged = lms::make_cuda_backend(0, settings.address_space, &status);
-    CHECK(paged != nullptr);
-    pager = Pager::make(std::move(paged), settings, &status);
-    if (pager == nullptr) {
-      CHECK_FAIL("no pager: %s", status.message.c_str());
-    }
-    for (void* handle : handles) {
-      users.push_back(pager->backend().stream(reinterpret_cast<std::uintptr_t>(handle), /*lasting=*/true));
-    }
+    settings.address_space = rig::paged_address_space;
+    pager = rig::make_pager(settings);
+    users = rig::users_of(*this, pager);
   }
 
   // A block that an operation on the stream made, with contents that the seed determines.

@@ -3,8 +3,7 @@
 #include <atomic>
 #include <cstdlib>
 
-#include "backend_rig.h"
-#include "pager.h"
+#include "pager_rig.h"
 #include "processes.h"
 
 using check::board;
@@ -44,16 +43,8 @@ class Work : public rig::Program {
     settings.policy = "lru";
     settings.shared = true;
     settings.share = terms;
-    lms::Status status;
-    std::unique_ptr<lms::CudaBackend> paged = lms::make_cuda_backend(0, std::uint64_t{8} << 30, &status);
-    CHECK(paged != nullptr);
-    pager = Pager::make(std::move(paged), settings, &status);
-    if (pager == nullptr) {
-      CHECK_FAIL("no pager: %s", status.message.c_str());
-    }
-    for (void* handle : handles) {
-      users_.push_back(pager->backend().stream(reinterpret_cast<std::uintptr_t>(handle), /*lasting=*/true));
-    }
+    pager = rig::make_pager(settings);
+    users_ = rig::users_of(*this, pager);
     for (std::uint64_t index = 0; index < blocks; ++index) {
       items_.push_back(Item{nullptr, 0});
       make(&items_.back());
@@ -146,28 +137,8 @@ bool has_nearly(std::size_t who, std::uint64_t bytes) {
 
 CASE(they_take_turns) {
   share_the_device();
-  const auto run = [](std::size_t who) {
-    Work work("", UINT64_MAX, 1 + who);
-    board()->ready.fetch_add(1);
-    for (int phase = 1; phase <= 4; ++phase) {
-      wait_until([phase] { return board()->phase.load() >= phase; }, "the phase begins");
-      if (phase % 2 == static_cast<int>(who)) {
-        work.until(phase + 1, who);
-      }
-    }
-  };
-  const pid_t first = process([&] { run(0); });
-  const pid_t second = process([&] { run(1); });
-  wait_until([] { return board()->ready.load() == 2; }, "both are there");
-  for (int phase = 1; phase <= 4; ++phase) {
-    const std::size_t who = static_cast<std::size_t>(phase % 2);
-    board()->shares[who].store(0);
-    board()->phase.store(phase);
-    wait_until([who] { return has_nearly(who, memory); }, "who works has the device");
-  }
-  board()->phase.store(5);
-  expect_success(first);
-  expect_success(second);
+  check::take_turns<Work>([](std::size_t who) { return std::make_unique<Work>("", UINT64_MAX, 1 + who); },
+                          [](std::size_t who) { return has_nearly(who, memory); });
 }
 
 CASE(they_are_killed_and_join) {
@@ -182,24 +153,7 @@ CASE(they_are_killed_and_join) {
       work.until(1, who);
     });
   };
-  std::array<pid_t, most> all{};
-  for (std::size_t who = 0; who < most; ++who) {
-    all[who] = start(who, random.next());
-  }
-  for (std::uint64_t count = 0; count < kills; ++count) {
-    usleep(static_cast<useconds_t>(random.below(60000)));
-    const std::size_t who = random.below(most);
-    int status = 0;
-    CHECK_EQ(waitpid(all[who], &status, WNOHANG), 0);  // it has not failed
-    kill(all[who], SIGKILL);
-    waitpid(all[who], nullptr, 0);
-    all[who] = start(who, random.next());
-  }
-  for (std::size_t who = 0; who < most; ++who) {
-    const std::atomic<std::uint64_t>& steps = board()->steps[who];
-    const std::uint64_t before = steps.load();
-    wait_until([&] { return steps.load() > before + 10; }, "each goes on");
-  }
+  const std::vector<pid_t> all = check::kill_at_random(most, kills, 60000, &random, start);
   board()->phase.store(1);
   for (const pid_t each : all) {
     expect_success(each);

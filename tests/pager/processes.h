@@ -14,8 +14,10 @@
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
+#include <memory>
 #include <new>
 #include <string>
+#include <vector>
 
 #include "check.h"
 
@@ -73,6 +75,62 @@ inline void expect_success(pid_t child) {
   int status = 0;
   CHECK_EQ(waitpid(child, &status, 0), child);
   CHECK_EQ(status, 0);
+}
+
+// Two processes that work in turn, four times; who works has to come to have what `has` says. A Work has
+// until(phase, who): it works until the board's phase is that.
+template <typename Work, typename Make, typename Has>
+void take_turns(Make make, Has has) {
+  const auto run = [&make](std::size_t who) {
+    const std::unique_ptr<Work> work = make(who);
+    board()->ready.fetch_add(1);
+    for (int phase = 1; phase <= 4; ++phase) {
+      wait_until([phase] { return board()->phase.load() >= phase; }, "the phase begins");
+      if (phase % 2 == static_cast<int>(who)) {
+        work->until(phase + 1, who);
+      }
+    }
+    wait_until([] { return board()->phase.load() >= 5; }, "the last phase ends");
+    work->until(5, who);  // looks at all that it has
+  };
+  const pid_t first = process([&] { run(0); });
+  const pid_t second = process([&] { run(1); });
+  wait_until([] { return board()->ready.load() == 2; }, "both are there");
+  for (int phase = 1; phase <= 4; ++phase) {
+    const std::size_t who = static_cast<std::size_t>(phase % 2);
+    board()->shares[who].store(0);
+    board()->phase.store(phase);
+    wait_until([&] { return has(who); }, "who works has what the other does not use");
+  }
+  board()->phase.store(5);
+  expect_success(first);
+  expect_success(second);
+}
+
+// Starts `count` processes by start(who, seed), and so often kills one, at most `pause_us` later, and starts another in
+// its place. All of them go on afterwards; those that live then are returned.
+template <typename Start>
+std::vector<pid_t> kill_at_random(std::size_t count, std::uint64_t kills, std::uint64_t pause_us, Random* random,
+                                  Start start) {
+  std::vector<pid_t> all;
+  for (std::size_t who = 0; who < count; ++who) {
+    all.push_back(start(who, random->next()));
+  }
+  for (; kills > 0; --kills) {
+    usleep(static_cast<useconds_t>(random->below(pause_us)));
+    const std::size_t who = random->below(count);
+    int status = 0;
+    CHECK_EQ(waitpid(all[who], &status, WNOHANG), 0);  // it has not failed
+    kill(all[who], SIGKILL);
+    waitpid(all[who], nullptr, 0);
+    all[who] = start(who, random->next());
+  }
+  for (std::size_t who = 0; who < count; ++who) {
+    const std::atomic<std::uint64_t>& steps = board()->steps[who];
+    const std::uint64_t before = steps.load();
+    wait_until([&] { return steps.load() > before + 10; }, "each goes on");
+  }
+  return all;
 }
 
 }  // namespace check

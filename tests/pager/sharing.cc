@@ -85,6 +85,16 @@ class Work {
     }
   }
 
+  // Until the board's phase is `end`; shows its share meanwhile.
+  void until(int end, std::size_t who) {
+    while (board()->phase.load() < end) {
+      step();
+      board()->shares[who].store(share());
+      board()->steps[who].fetch_add(1);
+    }
+    step_all();
+  }
+
   void rewrite_all(std::uint64_t seed) {
     for (Item& item : blocks_) {
       const lms_pin_token token = check::pin(pager_, item.address, true);
@@ -105,15 +115,6 @@ class Work {
   Random random_;
   std::vector<Item> blocks_;
 };
-
-// Works until the board's phase is `end`, and shows its share meanwhile.
-void work_until(Work* work, int end, std::size_t who) {
-  while (board()->phase.load() < end) {
-    work->step();
-    board()->shares[who].store(work->share());
-    board()->steps[who].fetch_add(1);
-  }
-}
 
 std::uint64_t anonymous_bytes(pid_t process) {
   std::ifstream file("/proc/" + std::to_string(process) + "/status");
@@ -186,36 +187,15 @@ CASE(alone_it_has_the_whole_budget) {
 }
 
 CASE(what_one_does_not_use_another_has) {
-  const auto run = [](std::size_t who) {
-    Work work(sharing("turns"), 100, 1000 * who);
-    board()->ready.fetch_add(1);
-    for (int phase = 1; phase <= 4; ++phase) {
-      wait_until([phase] { return board()->phase.load() >= phase; }, "the phase begins");
-      if (phase % 2 == static_cast<int>(who)) {
-        work_until(&work, phase + 1, who);
-      }
-    }
-    work.step_all();
-  };
-  const pid_t first = process([&] { run(0); });
-  const pid_t second = process([&] { run(1); });
-  wait_until([] { return board()->ready.load() == 2; }, "both are there");
-  for (int phase = 1; phase <= 4; ++phase) {
-    const std::size_t who = static_cast<std::size_t>(phase % 2);
-    board()->shares[who].store(0);
-    board()->phase.store(phase);
-    wait_until([who] { return board()->shares[who].load() + budget / 16 >= budget; }, "who works has the budget");
-  }
-  board()->phase.store(5);
-  expect_success(first);
-  expect_success(second);
+  check::take_turns<Work>([](std::size_t who) { return std::make_unique<Work>(sharing("turns"), 100, 1000 * who); },
+                          [](std::size_t who) { return board()->shares[who].load() + budget / 16 >= budget; });
 }
 
 CASE(who_works_gets_a_share_by_weight) {
   const auto run = [](std::size_t who) {
     const std::array<const char*, 3> terms = {"weights", "weights,weight=2", "weights,minimum=33554432"};
     Work work(sharing(terms[who]), 100, 1000 * who);
-    work_until(&work, 1, who);
+    work.until(1, who);
   };
   std::vector<pid_t> all;
   for (std::size_t who = 0; who < 3; ++who) {
@@ -237,14 +217,14 @@ CASE(who_works_gets_a_share_by_weight) {
 CASE(a_higher_priority_is_served_first) {
   const pid_t behind = process([] {
     Work work(sharing("front,priority=-1"), 100, 1);
-    work_until(&work, 2, 0);
+    work.until(2, 0);
   });
   wait_until([] { return near(board()->shares[0].load(), budget); }, "the one behind has all");
   const pid_t front = process([] {
     Work work(sharing("front"), 40, 2);
-    work_until(&work, 1, 1);
+    work.until(1, 1);
     board()->phase.store(2);
-    work_until(&work, 3, 1);
+    work.until(3, 1);
   });
   wait_until([] { return board()->shares[1].load() >= 40 * mib && near(board()->shares[0].load(), budget - 42 * mib); },
              "the one in front has what it needs");
@@ -267,7 +247,7 @@ CASE_WITHOUT_SANITIZER(what_was_long_not_used_is_no_need) {
   });
   const pid_t worker = process([] {
     Work work(sharing("cold"), 100, 2);
-    work_until(&work, 1, 0);
+    work.until(1, 0);
   });
   wait_until([] { return near(board()->shares[0].load(), budget / 2); }, "both have a half");
   wait_until([] { return board()->shares[0].load() >= budget - 8 * mib; }, "who works has what the other does not use",
@@ -289,7 +269,7 @@ CASE(kills_and_joins) {
     board()->living[who].store(0);
     const pid_t child = process([who, seed] {
       Work work(sharing("kills"), 60, seed);
-      work_until(&work, 1, who);
+      work.until(1, who);
     });
     board()->living[who].store(child);
     return child;
@@ -305,23 +285,7 @@ CASE(kills_and_joins) {
       usleep(1000);
     }
   });
-  std::array<pid_t, most> all{};
-  for (std::size_t who = 0; who < most; ++who) {
-    all[who] = start(who, random.next());
-  }
-  for (std::uint64_t count = 0; count < kills; ++count) {
-    usleep(static_cast<useconds_t>(random.below(30000)));
-    const std::size_t who = random.below(most);
-    kill(all[who], SIGKILL);
-    waitpid(all[who], nullptr, 0);
-    all[who] = start(who, random.next());
-  }
-  // None hangs.
-  for (std::size_t who = 0; who < most; ++who) {
-    const std::atomic<std::uint64_t>& steps = board()->steps[who];
-    const std::uint64_t before = steps.load();
-    wait_until([&] { return steps.load() > before + 10; }, "each goes on");
-  }
+  const std::vector<pid_t> all = check::kill_at_random(most, kills, 30000, &random, start);
   board()->phase.store(1);
   expect_success(sampler);
   for (const pid_t each : all) {
@@ -342,7 +306,7 @@ CASE(who_does_not_answer_is_not_waited_for) {
   const pid_t stopped = process([] {
     Work work(sharing("silent"), 60, 1);
     board()->ready.store(1);
-    work_until(&work, 2, 0);
+    work.until(2, 0);
   });
   wait_until([] { return board()->ready.load() == 1; }, "it holds what it needs");
   kill(stopped, SIGSTOP);
@@ -364,6 +328,37 @@ CASE(who_does_not_answer_is_not_waited_for) {
       "it has its share");
   board()->phase.store(2);
   expect_success(stopped);
+}
+
+CASE(who_would_pass_the_limit_waits_longer) {
+  const pid_t keeper = process([] {
+    Work work(sharing("patience"), 60, 1);
+    board()->ready.store(1);
+    work.until(2, 0);
+  });
+  wait_until([] { return board()->ready.load() == 1; }, "it holds what it needs");
+  lms_pager* pager = check::create(sharing("patience"));
+  std::vector<lms_pin_token> pins;
+  // Nothing of its own can leave. The other has just been stopped: a machine may be too busy for that, now and then.
+  wait_until(
+      [&] {
+        kill(keeper, SIGSTOP);
+        const std::uint64_t before = check::statistic(pager, "share.wait_ns");
+        pins.push_back(check::pin(pager, check::allocate(pager, 8 * block)));
+        const std::uint64_t waited = check::statistic(pager, "share.wait_ns") - before;
+        kill(keeper, SIGCONT);
+        usleep(100000);
+        return waited >= 200'000'000 && check::statistic(pager, "over_limit.requests") > 0;
+      },
+      "it has waited for an answer, and passed the limit");
+  // Whoever answers gives, and nobody passes the limit.
+  wait_until([&] { return check::statistic(pager, "share.bytes") >= check::statistic(pager, "device_bytes.current"); },
+             "it has what it holds");
+  for (const lms_pin_token& pin : pins) {
+    lms_unpin(pager, pin);
+  }
+  board()->phase.store(2);
+  expect_success(keeper);
 }
 
 CASE(who_is_stopped_with_the_ledger_locked_holds_up_nobody) {
@@ -459,7 +454,7 @@ CASE_WITHOUT_SANITIZER(what_forked_children_write_is_theirs) {
     children.push_back(process([&, who] {
       work.rewrite_all(100 * who);
       board()->ready.fetch_add(1);
-      work_until(&work, 1, who);
+      work.until(1, who);
     }));
   }
   wait_until([] { return board()->ready.load() == 3; }, "all have written");
@@ -672,7 +667,7 @@ CASE(garbage_in_the_ledger_harms_nobody) {
   Random random(check::seed());
   const pid_t peer = process([] {
     Work work(sharing("garbage"), 60, 1);
-    work_until(&work, 1, 0);
+    work.until(1, 0);
   });
   Work work(sharing("garbage"), 60, 2);
   const int file = open(path_of("cpu-garbage.ledger").c_str(), O_RDWR | O_CLOEXEC);

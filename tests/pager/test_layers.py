@@ -45,7 +45,7 @@ LAYERS = {
     "backends": ("cuda_*", "host_backend", "pinned_store"),
     "process": ("fault", "fork", "registry", "system_calls"),
     "pager": ("pager", "pager_share"),
-    "interface": ("lms",),
+    "interface": ("kept_options", "lms"),
 }
 UNITY = "all"  # includes every source
 INCLUDE = re.compile(r'^#include "(.+)"', re.MULTILINE)

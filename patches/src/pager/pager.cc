@@ -792,11 +792,18 @@ Block* Pager::next_victim(std::uint64_t bytes, Cause cause) {
 
 Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
   unsigned paged_out = 0;
-  int waits = 0;
+  bool asked = false;  // others for their part of what this process has a claim to
+  bool insisted = false;
   leave_room_for_others();
   while (!unlimited_ && device_bytes_ + bytes > limit()) {
-    if (take_share(bytes) || (reach != Reach::cached && waits++ == 0 && wait_for_share(lock, bytes, true))) {
+    if (take_share(bytes)) {
       continue;
+    }
+    if (!asked && reach != Reach::cached) {
+      asked = true;
+      if (wait_for_share(lock, bytes, true)) {
+        continue;
+      }
     }
     if (device_bytes_ + bytes <= limit()) {
       continue;  // the lock was let go
@@ -820,8 +827,11 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
     if (victim == nullptr && backend_->serves_faults()) {
       victim = blocks_.oldest_protected(strict_);  // rather those of the innermost than a failure
     }
-    if (victim == nullptr && waits++ == 1 && wait_for_share(lock, bytes, false)) {
-      continue;
+    if (victim == nullptr && !insisted) {
+      insisted = true;
+      if (wait_for_share(lock, bytes, false)) {
+        continue;
+      }
     }
     Status status;
     if (victim != nullptr) {
@@ -1181,9 +1191,7 @@ Status Pager::reclaim_for_others(std::uint64_t bytes) {
 
 Status Pager::restore_all() {
   Lock lock(lock_);
-  if (!take_share(away_bytes_)) {
-    wait_for_share(&lock, away_bytes_, false);
-  }
+  wait_for_share(&lock, away_bytes_, false);
   unlimited_ = true;
   over_limit_.store(false, std::memory_order_relaxed);
   for (BlockId id = 0; id < end(); ++id) {
@@ -1359,19 +1367,26 @@ void Pager::wake(Worker* worker) {
 }
 
 void Pager::start(Worker* worker) {
-  // The program's signals are not for the worker.
+  // Without a thread everything moves on demand.
+  worker->runs = start_thread([this, worker] { work(worker); });
+}
+
+// False when there is no thread to be had.
+bool Pager::start_thread(const std::function<void()>& run) {
+  // The program's signals are not for it.
   sigset_t all;
   sigset_t before;
   sigfillset(&all);
   sigdelset(&all, SIGSEGV);
   pthread_sigmask(SIG_SETMASK, &all, &before);
+  bool started = true;
   try {
-    std::thread([this, worker] { work(worker); }).detach();
-    worker->runs = true;
+    std::thread(run).detach();
   } catch (const std::exception&) {
-    worker->runs = false;  // no thread to be had: everything moves on demand
+    started = false;
   }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  return started;
 }
 
 void Pager::work(Worker* worker) {

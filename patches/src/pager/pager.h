@@ -10,6 +10,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -254,6 +255,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void serve_sharers(const Bell& bell, std::uint64_t serving);
   void keep_to_share(Lock* lock);
   void give_to_sharers(Lock* lock);
+  void note_allocated();
   void note_activity();
   std::uint64_t cold_bytes() const;
   std::uint64_t bytes_in_common();
@@ -272,6 +274,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void look_ahead();
   void wake(Worker* worker);
   void start(Worker* worker);
+  static bool start_thread(const std::function<void()>& run);
   void work(Worker* worker);
   bool prefetch(Lock* lock, Block* block);
   bool page_out_early(Lock* lock, Block* block);

@@ -1,12 +1,9 @@
 // How a pager shares a budget with other processes. docs/internals.md, "Several processes", says why nobody waits for
 // ever.
-#include <pthread.h>
-#include <signal.h>
 #include <time.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <thread>
 
 #include "pager.h"
 #include "share/meeting_point.h"
@@ -93,18 +90,10 @@ Status Pager::join_sharers(const Settings& settings, const std::string& director
   sharer_->take(standing().held, standing());  // what there is already
   const std::uint64_t serving = ++serving_;
   const std::shared_ptr<Bell> bell = sharer_->bell();
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  sigdelset(&all, SIGSEGV);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  try {
-    std::thread([this, bell, serving] { serve_sharers(*bell, serving); }).detach();
-  } catch (const std::exception&) {
+  if (!start_thread([this, bell, serving] { serve_sharers(*bell, serving); })) {
     leave_sharers();
     status = Status(LMS_UNSUPPORTED, "share: the system refuses a thread; raise 'ulimit -u'");
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
   return status;
 }
 
@@ -129,7 +118,7 @@ void Pager::rejoin_sharers() {
     limit_without_share_ = limit();
     sharer_.reset();
   }
-  const Status status = join_sharers(Settings(shared_), std::string(meeting_point_));
+  const Status status = join_sharers(shared_, meeting_point_);
   if (status.ok()) {
     follow_share();
     return;
@@ -174,8 +163,7 @@ bool Pager::take_share(std::uint64_t bytes) {
   if (std::min(own_limit_, giving_limit_) < total || now < no_share_until_) {
     return false;
   }
-  activity_.allocated[activity_.next] =
-      std::max(activity_.allocated[activity_.next], allocated_bytes_.load(std::memory_order_relaxed));
+  note_allocated();
   const std::uint64_t before = sharer_->allowed();
   const bool enough = sharer_->take(total - std::min(total, inherited_bytes_), standing());
   counts_.share_taken_bytes += sharer_->allowed() - before;
@@ -189,6 +177,13 @@ bool Pager::take_share(std::uint64_t bytes) {
 // Waits while others page out what this process has a claim to. True when `bytes` more can be mapped now.
 bool Pager::wait_for_share(Lock* lock, std::uint64_t bytes, bool has_alternative) {
   const std::uint64_t patience = has_alternative ? share_patience_ns : share_long_patience_ns;
+  if (!has_alternative && sharer_ != nullptr) {
+    sharer_->ask_anew();
+    no_share_until_ = 0;
+    if (take_share(bytes)) {
+      return true;
+    }
+  }
   if (sharer_ == nullptr || !sharer_->expects(patience)) {
     return false;
   }
@@ -255,9 +250,10 @@ void Pager::serve_sharers(const Bell& bell, std::uint64_t serving) {
   }
 }
 
-// A forked child has come to hold more, since it, or its parent, has written to what they had in common.
+// It may hold more than its share: an operation needed that, or a forked child or its parent has written to what they
+// had in common.
 void Pager::keep_to_share(Lock* lock) {
-  if (!unlimited_ && inherited_bytes_ > 0 && device_bytes_ > limit() && !take_share(0)) {
+  if (!unlimited_ && device_bytes_ > limit() && !take_share(0)) {
     static_cast<void>(reclaim_to_limit(lock));
   }
 }
@@ -310,6 +306,11 @@ void Pager::give_to_sharers(Lock* lock) {
 
 // ------------------------------------------------------------------------------------------------ what it needs
 
+void Pager::note_allocated() {
+  std::uint64_t& most = activity_.allocated[activity_.next];
+  most = std::max(most, allocated_bytes_.load(std::memory_order_relaxed));
+}
+
 // Called now and then.
 void Pager::note_activity() {
   Activity& seen = activity_;
@@ -323,13 +324,13 @@ void Pager::note_activity() {
     seen.idle = !is_working();
     seen.busy_ns = seen.idle ? seen.busy_ns : now;
   }
-  const std::uint64_t allocated = allocated_bytes_.load(std::memory_order_relaxed);
-  seen.allocated[seen.next] = std::max(seen.allocated[seen.next], allocated);
+  note_allocated();
   if (now - seen.second_ns > share_second_ns) {
     seen.second_ns = now;
     seen.clocks[seen.next] = clock;
     seen.next = (seen.next + 1) % Activity::seconds;
-    seen.allocated[seen.next] = allocated;
+    seen.allocated[seen.next] = 0;
+    note_allocated();
     seen.cold = sharer_->others() > 0 ? cold_bytes() : 0;
     if (shared_.limit == Sharer::automatic) {
       sharer_->set_free(backend_->free_bytes(), standing());
@@ -405,8 +406,9 @@ Standing Pager::standing() {
   } else if (activity_.idle) {
     now.demand = std::min(sharer_->minimum(), own(allocated));
   } else {
-    const std::uint64_t most = *std::max_element(activity_.allocated.begin(), activity_.allocated.end());
-    const std::uint64_t used = std::max(most, allocated) - std::min(std::max(most, allocated), activity_.cold);
+    const std::uint64_t most =
+        std::max(allocated, *std::max_element(activity_.allocated.begin(), activity_.allocated.end()));
+    const std::uint64_t used = most - std::min(most, activity_.cold);
     now.demand = std::min(own_limit_, own(used + used / share_slack_part));
   }
   return now;

@@ -16,6 +16,15 @@ constexpr int most_processes = 64;
 constexpr int most_devices = 16;
 constexpr std::int64_t byte_of_all = most_processes;  // its lock guards the table
 
+struct flock range_of(std::int64_t byte, short type) {
+  struct flock range = {};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = byte;
+  range.l_len = 1;
+  return range;
+}
+
 }  // namespace
 
 struct Sharers::Table {
@@ -50,11 +59,7 @@ Sharers* Sharers::of(const std::string& path) {
 }
 
 bool Sharers::lock(std::int64_t byte, short type, bool wait) const {
-  struct flock range = {};
-  range.l_type = type;
-  range.l_whence = SEEK_SET;
-  range.l_start = byte;
-  range.l_len = 1;
+  struct flock range = range_of(byte, type);
   return fcntl(file_, wait ? F_OFD_SETLKW : F_OFD_SETLK, &range) == 0;
 }
 
@@ -62,11 +67,7 @@ std::uint64_t Sharers::sum(int device) const {
   std::uint64_t bytes = 0;
   for (int place = 0; place < most_processes; ++place) {
     const std::uint64_t used = table_->used[place][device].load();
-    struct flock range = {};
-    range.l_type = F_WRLCK;
-    range.l_whence = SEEK_SET;
-    range.l_start = place;
-    range.l_len = 1;
+    struct flock range = range_of(place, F_WRLCK);
     const bool lives =
         place == place_ || (used > 0 && fcntl(file_, F_OFD_GETLK, &range) == 0 && range.l_type != F_UNLCK);
     bytes += lives ? used : 0;

@@ -6,7 +6,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cmath>
 #include <cstring>
 #include <utility>
 
@@ -39,6 +38,15 @@ std::uint64_t ledger_checksum(const void* data, std::size_t bytes) {
     sum = (sum ^ static_cast<const unsigned char*>(data)[index]) * 0x100000001b3;
   }
   return sum;
+}
+
+struct flock ledger_range(std::size_t byte, short type) {
+  struct flock range{};
+  range.l_type = type;
+  range.l_whence = SEEK_SET;
+  range.l_start = static_cast<off_t>(byte);
+  range.l_len = 1;
+  return range;
 }
 
 bool ledger_makes_sense(const ShareRecord& record) {
@@ -150,21 +158,13 @@ bool Ledger::is_current() const {
 }
 
 bool Ledger::try_lock(std::size_t byte, short type) const {
-  struct flock range{};
-  range.l_type = type;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(byte);
-  range.l_len = 1;
+  struct flock range = ledger_range(byte, type);
   return fcntl(file_, ledger_set_lock, &range) == 0;
 }
 
-bool Ledger::is_free(int file, std::size_t byte) {
-  struct flock range{};
-  range.l_type = F_WRLCK;
-  range.l_whence = SEEK_SET;
-  range.l_start = static_cast<off_t>(byte);
-  range.l_len = 1;
-  return fcntl(file, ledger_get_lock, &range) == 0 && range.l_type == F_UNLCK;
+bool Ledger::is_free(std::size_t byte) const {
+  struct flock range = ledger_range(byte, F_WRLCK);
+  return fcntl(file_, ledger_get_lock, &range) == 0 && range.l_type == F_UNLCK;
 }
 
 bool Ledger::lock() { return lock(ledger_patience_ns); }
@@ -242,9 +242,10 @@ Status Ledger::prepare() {
 }
 
 Status Ledger::take_place() {
-  Status status(LMS_UNSUPPORTED, "128 processes share the budget of '" + path_ + "' already, which is the most");
+  Status status(LMS_UNSUPPORTED, std::to_string(most_sharers) + " processes share the budget of '" + path_ +
+                                     "' already, which is the most");
   for (std::size_t place = 0; place < most_sharers; ++place) {
-    if (!is_free(file_, ledger_first_place_byte + place) || !try_lock(ledger_first_place_byte + place, F_WRLCK)) {
+    if (!is_free(ledger_first_place_byte + place) || !try_lock(ledger_first_place_byte + place, F_WRLCK)) {
       continue;
     }
     bell_ = Bell::make(bell_path(place), terms_);
@@ -272,7 +273,7 @@ std::vector<Ledger::Entry> Ledger::others() const {
     std::memcpy(&stored, all.data() + place * ledger_record_bytes, sizeof stored);
     if (place != place_ && stored.record.token != 0 &&
         stored.checksum == ledger_checksum(&stored.record, sizeof stored.record) && ledger_makes_sense(stored.record) &&
-        !is_free(file_, ledger_first_place_byte + place)) {
+        !is_free(ledger_first_place_byte + place)) {
       found.push_back(Entry{place, stored.record});
     }
   }
@@ -298,7 +299,7 @@ bool Ledger::write(const ShareRecord& record) {
 
 void Ledger::remove_if_last() {
   for (std::size_t place = 0; place < most_sharers; ++place) {
-    if (place != place_ && !is_free(file_, ledger_first_place_byte + place)) {
+    if (place != place_ && !is_free(ledger_first_place_byte + place)) {
       return;
     }
   }

@@ -109,7 +109,7 @@ class Ledger {
 
   Ledger(std::string path, const ShareTerms& terms, int file);
   bool lock(std::uint64_t patience_ns);
-  static bool is_free(int file, std::size_t byte);
+  bool is_free(std::size_t byte) const;
   bool try_lock(std::size_t byte, short type) const;
   bool is_current() const;
   bool has_descriptor() const;

@@ -274,6 +274,13 @@ void Sharer::give_up() {
   asking_ = false;
 }
 
+void Sharer::ask_anew() {
+  for (Asked& asked : asked_) {
+    asked.muted = 0;
+  }
+  asking_ = false;
+}
+
 // ------------------------------------------------------------------------------------------------ giving
 
 void Sharer::tell(const Standing& standing) {

@@ -66,6 +66,9 @@ class Sharer {
   // Does not wait again for those who did not answer, until they show a sign of life.
   void give_up();
 
+  // Who did not answer is asked again at the next take().
+  void ask_anew();
+
   // Tells the others where it stands.
   void tell(const Standing& standing);
 

@@ -6,6 +6,7 @@
 #include <ATen/cuda/LmsCudaDevices.h>
 #include <ATen/cuda/LmsLaunches.h>
 #include <ATen/cuda/LmsStock.h>
+#include <ATen/lms/kept_options.h>
 #include <ATen/lms/pager.h>
 #include <c10/cuda/CUDAFunctions.h>
 #include <c10/cuda/CUDAGuard.h>
@@ -28,10 +29,7 @@ std::mutex& switching() {
 
 // What enables the devices that have no pager when they are first asked for much memory; LmsCuda.h.
 struct FirstUse {
-  lms_options options{};  // its strings are the following
-  std::string store;
-  std::string policy;
-  std::string share;
+  lms::KeptOptions options;
   uint64_t min_size = 0;
 };
 FirstUse& first_use() {  // guarded by switching()
@@ -184,13 +182,7 @@ lms_status enable_later(const lms_options& options, uint64_t min_size) {
     return status;
   }
   FirstUse& all = first_use();
-  all.options = options;
-  all.store = options.store != nullptr ? options.store : "";
-  all.policy = options.policy != nullptr ? options.policy : "";
-  all.share = options.share != nullptr ? options.share : "";
-  all.options.store = options.store != nullptr ? all.store.c_str() : nullptr;
-  all.options.policy = options.policy != nullptr ? all.policy.c_str() : nullptr;
-  all.options.share = options.share != nullptr ? all.share.c_str() : nullptr;
+  all.options.set(options);
   all.min_size = min_size;
   bytes_of_first_use.store(min_size);
   return LMS_OK;
@@ -217,7 +209,7 @@ void enable_at_first_use(int index) {
   const std::lock_guard<std::mutex> guard(switching());
   if (bytes_of_first_use.load() != no_size && device->pager() == nullptr) {
     const FirstUse& all = first_use();
-    if (enable_device(index, all.options, all.min_size) != LMS_OK) {
+    if (enable_device(index, all.options.get(), all.min_size) != LMS_OK) {
       fail(LMS_UNSUPPORTED, lms_last_error());
     }
   }

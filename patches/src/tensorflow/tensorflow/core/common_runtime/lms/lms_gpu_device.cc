@@ -47,6 +47,7 @@ struct TmaMetadata {};
 #include "tensorflow/core/common_runtime/lms/lms_status.h"
 #include "tensorflow/core/common_runtime/lms/lms_tensorflow.h"
 #include "tensorflow/core/common_runtime/lms/pager/imports.h"
+#include "tensorflow/core/common_runtime/lms/pager/kept_options.h"
 #include "tensorflow/core/framework/op_kernel.h"
 #include "tensorflow/core/public/session_options.h"
 
@@ -166,13 +167,10 @@ struct ComputeStream {
   Memory memory;
 };
 
-// What enables a GPU. Its strings are kept with it.
+// What enables a GPU.
 struct Settings {
-  lms_options options{};
+  lms::KeptOptions options;
   std::uint64_t min_size = 0;
-  std::string store;
-  std::string policy;
-  std::string share;
 };
 
 constexpr std::uint64_t what_is_free = UINT64_MAX;  // a limit
@@ -649,7 +647,7 @@ class GpuDeviceFactory final : public tensorflow::BaseGPUDeviceFactory {
       Gpu& gpu = *device.gpu();
       lms::Status status;
       if (gpu.later != nullptr) {
-        status = last_failure(lms_tensorflow::enable(device.gpu_id(), gpu.later->options, gpu.later->min_size));
+        status = last_failure(lms_tensorflow::enable(device.gpu_id(), gpu.later->options.get(), gpu.later->min_size));
         if (status.ok()) {
           gpu.later.reset();  // otherwise the next try fails in the same way, instead of doing without LMS
         }
@@ -779,14 +777,8 @@ lms_status lms_tensorflow_gpu_enable(int index, const lms_options* options, uint
     return enabled;
   }
   auto later = std::make_unique<Settings>();
-  later->options = *options;
+  later->options.set(*options);
   later->min_size = min_size;
-  later->store = options->store != nullptr ? options->store : "";
-  later->policy = options->policy != nullptr ? options->policy : "";
-  later->share = options->share != nullptr ? options->share : "";
-  later->options.store = options->store != nullptr ? later->store.c_str() : nullptr;
-  later->options.policy = options->policy != nullptr ? later->policy.c_str() : nullptr;
-  later->options.share = options->share != nullptr ? later->share.c_str() : nullptr;
   gpu->later = std::move(later);
   return LMS_OK;
 }
