@@ -40,10 +40,9 @@ simulator_build = _load_build()
 
 
 @pytest.fixture(scope="session")
-def simulator(pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Path]:
+def simulator() -> Callable[..., Path]:
     """simulator(flavour="plain", without=(), releases=all): the folder of the libraries, built by $CXX if need be."""
-    cache = pytestconfig.cache
-    folder = Path(cache.mkdir("simulator")) if cache is not None else tmp_path_factory.mktemp("simulator")
+    folder = operators_build.kept_folder()
 
     def build(
         flavour: str = "plain",
@@ -107,11 +106,9 @@ def any_tensorflow_python(
 
 @pytest.fixture(scope="session")
 def on_simulated_gpu(
-    cuda_python: Path, simulated_cuda: Path, pytestconfig: pytest.Config, tmp_path_factory: pytest.TempPathFactory
+    cuda_python: Path, simulated_cuda: Path, tmp_path_factory: pytest.TempPathFactory
 ) -> dict[str, str]:
     """The environment in which `cuda_python` computes on the simulated CUDA, which has two devices."""
-    cache = pytestconfig.cache
-    kept = Path(cache.mkdir("operators")) if cache is not None else tmp_path_factory.mktemp("operators")
     base = {
         **{name: value for name, value in os.environ.items() if name != "CI"},  # PyTorch's suites ask for more there
         "OMP_NUM_THREADS": "1",
@@ -119,7 +116,7 @@ def on_simulated_gpu(
         "SIM_CUDA_DEVICES": "2",
         "TMPDIR": str(tmp_path_factory.mktemp("on-simulated-gpu")),
     }
-    return operators_build.environment(cuda_python, simulated_cuda, kept, base)
+    return operators_build.environment(cuda_python, simulated_cuda, operators_build.kept_folder(), base)
 
 
 @pytest.fixture(scope="session")

@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from operators import build as operators_build
 from simulator import build as simulator_build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -896,10 +897,9 @@ def test_answers_that_a_call_is_not_ready_are_counted(simulated_cuda: Path) -> N
 
 
 @pytest.fixture(scope="module")
-def build(pytestconfig: pytest.Config) -> Path:
+def build() -> Path:
     """The folder that keeps the graft and the simulator, which other tests use too, between the runs."""
-    assert pytestconfig.cache is not None
-    return Path(pytestconfig.cache.mkdir("simulator"))
+    return operators_build.kept_folder()
 
 
 def test_simulated(cuda_python: Path, build: Path, tmp_path: Path) -> None:

@@ -68,15 +68,19 @@ def torch_of(python: Path) -> Torch:
         raise UnusableError(f"{python} is no interpreter of Python") from None
 
 
+def kept_folder() -> Path:
+    """Where scripts and tests keep what is built."""
+    folder = paths.cache_folder() / "simulated-gpu"
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
 def for_script(python: str, options: Mapping[str, object] | None = None) -> tuple[Path, dict[str, str]]:
-    """The interpreter of that name or path, and its environment; what is built is kept in the folder that LMSBUILD_CACHE
-    says. `options`: the simulator's.
-    """
+    """The interpreter of that name or path, and its environment. `options`: the simulator's."""
     found = shutil.which(python)
     if found is None:
         raise UnusableError(f"there is no interpreter {python}")
-    folder = paths.cache_folder() / "simulated-gpu"
-    folder.mkdir(parents=True, exist_ok=True)
+    folder = kept_folder()
     simulator = simulator_build.libraries(folder)
     base = simulator_build.environment(simulator, options=options)
     return Path(found), environment(Path(found), simulator, folder, base)

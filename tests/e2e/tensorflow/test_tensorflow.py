@@ -2,7 +2,7 @@
 
 The newest release and one with Keras 2 run all but those of checks_tf_every_release, which an old one runs, with the
 interpreter that it is for. LMS_TEST_TENSORFLOW_TAGS names more old releases, such as "v2.2.0 v2.12.0". The checks of
-checks_tf_estimator run on every one that has Estimators.
+checks_tf_estimator run on every one that has Estimators, and those of ALIKE on the newest alone, unless LMS_TEST_FULL=1.
 
 To run one alone, with the interpreter that the fixture made and programs/ in PYTHONPATH:
 ``LMS_TEST_FRAMEWORK=tensorflow python ../programs/run_checks.py checks_tf_handout check_sessions``.
@@ -21,9 +21,11 @@ import pytest
 import old_release
 from checks import Outcomes, parameters
 from lmsbuild.catalogue.catalogue import number
+from samples import FULL
 
 PROGRAMS = Path(__file__).parent / "programs"
 NEW_TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3
+ALIKE = () if FULL else ("checks_tf_requests", "checks_tf_sharing")  # where it does not matter which Keras there is
 OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
 ESTIMATOR_MODULE = "checks_tf_estimator"
@@ -42,6 +44,8 @@ def every_check() -> list[Any]:
 def runs(tag: str, module: str) -> bool:
     if module == ESTIMATOR_MODULE:
         return number(tag) < number(FIRST_WITHOUT_ESTIMATORS)
+    if module in ALIKE:
+        return tag == NEW_TAGS[-1]
     return (module == OLD_MODULE) == (tag in OLD_TAGS)
 
 
