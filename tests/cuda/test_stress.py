@@ -13,8 +13,8 @@ has two such places. Most steps are cheap, yet a million of them move more than 
  * object: with releases whose allocator is a single object and free functions, as before 2.0.
 
 LMS_TEST_SEEDS sets how many seeds there are of the first kind, LMS_TEST_SEED the first one, and LMS_TEST_STEPS the
-steps of every run. LMS_TEST_FULL=1 has more seeds of every kind. A run that fails says the command
-that repeats it. Two run at a time.
+steps of every run. LMS_TEST_FULL=1 has more seeds of most kinds. A run that fails says the command that repeats it. Two
+run at a time.
 """
 
 from __future__ import annotations

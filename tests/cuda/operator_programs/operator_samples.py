@@ -3,7 +3,7 @@
 Reads the numbers of operators from standard input. Prints two lines for each: "begin NUMBER", and, as JSON, its name, how
 many samples were equal to the bit, results and gradients, and what was wrong. With the argument "lms" everything is paged
 out before each operator, and before its backward pass. Ends with 3 when the device is lost; "count" prints how many
-operators there are. LMS_TEST_FULL=1 takes three times as many samples.
+operators there are. LMS_TEST_FULL=1 takes more samples.
 """
 
 from __future__ import annotations

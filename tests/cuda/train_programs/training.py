@@ -23,7 +23,7 @@ KIB = 1 << 10
 MIN_SIZE = 16 * KIB  # of a managed tensor: programs are small, so that many seeds can run
 FACTORS = (1.0, 1.5, 2.0, 4.0)  # what a program needs, as a multiple of the limit
 POLICIES = ("iteration", "lru")
-SEEDS = int(os.environ.get("LMS_TEST_SEEDS", "2"))  # for each of the 8 combinations
+SEEDS = int(os.environ.get("LMS_TEST_SEEDS", "3"))  # for each of the 8 combinations
 
 
 @dataclass(frozen=True)
@@ -37,12 +37,10 @@ class Run:
 
 
 def runs(factors: Sequence[float]) -> Iterator[Run]:
-    seed = 0
+    combinations = [(policy, factor) for policy in POLICIES for factor in factors]
     for turn in range(SEEDS):
-        for first, policy in enumerate(POLICIES):
-            for second, factor in enumerate(factors):
-                seed += 1
-                yield Run(policy, factor, seed, lazy=(turn + first + second) % 2 == 0)
+        for index, combination in enumerate(combinations):
+            yield Run(*combination, seed=turn * len(combinations) + index + 1, lazy=(turn + index) % 2 == 0)
 
 
 def simulator() -> ctypes.CDLL:

@@ -1,6 +1,6 @@
 """The four models, larger than their memory by 2, 4 and 8 times, with either policy and either store, to the bit.
 
-LMS_TEST_FULL=1 takes each policy with each store for all of them, otherwise every second of these, in turn.
+LMS_TEST_FULL=1 takes each policy with each store for all of them, otherwise half of these, in turn.
 """
 
 from __future__ import annotations
@@ -40,10 +40,9 @@ def oversubscribed(name: str, times: int) -> None:
     peak, largest = needs(name)
     limit = peak // times
     with directory() as folder:
-        runs = [(policy, store) for store in (None, folder) for policy in ("lru", "iteration")]
-        if not FULL:
-            runs = [runs[0], runs[3]] if times == 4 else [runs[1], runs[2]]
-        for policy, store in runs:
+        one, other = [("lru", None), ("iteration", folder)], [("iteration", None), ("lru", folder)]
+        sample = one if times == 4 else other
+        for policy, store in one + other if FULL else sample:
             enable(limit, policy=policy, store=store)
             torch.lms.reset_peak_stats("cpu")
             before = torch.lms.stats("cpu")
