@@ -1060,7 +1060,9 @@ CASE(while_a_graph_is_captured) {
 CASE(through_a_file) {
   Program program(1);
   std::string error;
-  const auto store = lms::make_file_store(check::directory(), &error);
+  lms::FileStoreOptions options;
+  options.directories = {check::directory()};
+  const auto store = lms::make_file_store(options, &error);
   CHECK(store != nullptr);
   Slot slot;
   CHECK(store->allocate(38 * mib, &slot));

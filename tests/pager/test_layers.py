@@ -16,7 +16,9 @@ PAGER = Path(__file__).parents[2] / "patches" / "src" / "pager"
 LAYERS = {
     "base": (
         "api",
+        "background",
         "condition",
+        "descriptor",
         "imports",
         "override",
         "ranges",
@@ -31,6 +33,7 @@ LAYERS = {
     "uses": ("event", "event_log", "trace"),
     "policies": ("policy", "*_policy", "eviction_plan", "policies"),
     "memory": ("backend", "store"),
+    "disk": ("checksum", "disk_queue", "disk_queues", "file_segment", "file_store", "thread_queue", "uring_queue"),
     "blocks": (
         "arena",
         "block",

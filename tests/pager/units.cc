@@ -9,6 +9,7 @@
 #include "arena.h"
 #include "cache.h"
 #include "check.h"
+#include "disk/file_store.h"
 #include "policy/eviction_plan.h"
 #include "policy/iteration_policy.h"
 #include "ranges.h"
@@ -293,18 +294,28 @@ void store_contents(Store* store) {
 
 }  // namespace
 
+namespace {
+
+lms::FileStoreOptions in(const std::vector<std::string>& directories) {
+  lms::FileStoreOptions options;
+  options.directories = directories;
+  return options;
+}
+
+}  // namespace
+
 CASE(memory_store) { store_contents(lms::make_memory_store().get()); }
 
 CASE(file_store) {
   std::string error;
-  store_contents(lms::make_file_store(check::directory(), &error).get());
+  store_contents(lms::make_file_store(in({check::directory()}), &error).get());
   CHECK(error.empty());
 }
 
 CASE(file_store_writes_nothing_shared) {
   // After a fork a slot from before it is read, never written: parent and child hold the same file.
   std::string error;
-  const std::unique_ptr<Store> store = lms::make_file_store(check::directory(), &error);
+  const std::unique_ptr<Store> store = lms::make_file_store(in({check::directory()}), &error);
   Slot before;
   CHECK(store->allocate(4 * kib, &before));
   Slot freed;
@@ -320,7 +331,7 @@ CASE(file_store_writes_nothing_shared) {
 
 CASE(file_store_of_a_wrong_directory) {
   std::string error;
-  CHECK(lms::make_file_store("no/such/directory", &error) == nullptr);
+  CHECK(lms::make_file_store(in({"no/such/directory"}), &error) == nullptr);
   CHECK(check::contains(error.c_str(), "no/such/directory"));
 }
 

@@ -5,13 +5,13 @@
 
 namespace lms {
 
-void HostCopies::set_store(std::unique_ptr<Store> store, const std::string& directory) {
+void HostCopies::set_store(std::unique_ptr<Store> store, const FileStoreOptions& options) {
   retired_.push_back(std::move(store_));
   retired_.erase(std::remove_if(retired_.begin(), retired_.end(),
                                 [](const std::unique_ptr<Store>& old) { return !old || old->used_bytes() == 0; }),
                  retired_.end());
   store_ = std::move(store);
-  directory_ = directory;
+  options_ = options;
 }
 
 void HostCopies::release(Block* block) {

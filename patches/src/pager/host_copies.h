@@ -12,6 +12,7 @@
 
 #include "backend/backend.h"
 #include "block.h"
+#include "disk/file_store.h"
 #include "store.h"
 
 namespace lms {
@@ -22,11 +23,11 @@ class HostCopies {
   HostCopies(const HostCopies&) = delete;
   HostCopies& operator=(const HostCopies&) = delete;
 
-  // True when writebacks go to the store in that directory; in host memory if it is empty.
-  bool go_to(const std::string& directory) const { return store_ != nullptr && directory == directory_; }
+  // True when writebacks go to the store with those options.
+  bool go_to(const FileStoreOptions& options) const { return store_ != nullptr && options == options_; }
 
   // From now on writebacks go to `store`; the one before stays until its last slot is released.
-  void set_store(std::unique_ptr<Store> store, const std::string& directory);
+  void set_store(std::unique_ptr<Store> store, const FileStoreOptions& options);
 
   // Gives the block a slot. False when the store has no room for it; error() says why.
   bool allocate(Block* block) { return store_->allocate(block->bytes, &block->slot); }
@@ -56,7 +57,7 @@ class HostCopies {
 
   Backend* const backend_;
   std::unique_ptr<Store> store_;
-  std::string directory_;
+  FileStoreOptions options_;
   std::vector<std::unique_ptr<Store>> retired_;
   std::deque<Draining> draining_;  // in the order in which they were released
 };

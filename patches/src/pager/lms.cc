@@ -8,6 +8,7 @@
 #include <exception>
 #include <memory>
 #include <new>
+#include <sstream>
 #include <string>
 
 #include "backend/cuda/cuda_backend.h"
@@ -64,7 +65,11 @@ lms::Status lms_settings(const lms_options* options, lms::Settings* settings) {
     return lms::Status(LMS_INVALID_ARGUMENT, "the options are of another version of the library");
   }
   settings->limit = options->limit;
-  settings->store = options->store != nullptr ? lms_absolute(options->store) : "";
+  std::istringstream lines(options->store != nullptr ? options->store : "");
+  for (std::string line; std::getline(lines, line);) {
+    settings->store.directories.push_back(lms_absolute(line));
+  }
+  settings->store.checks = options->unchecked == 0;
   if (options->policy != nullptr) {
     settings->policy = options->policy;
   }

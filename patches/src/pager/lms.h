@@ -31,7 +31,7 @@ typedef struct lms_pin_token {
 typedef struct lms_options {
   size_t struct_size;      // sizeof(lms_options): lets the struct grow
   uint64_t limit;          // bytes that resident blocks and cached free pages may occupy; >= 0; see limit_kind
-  const char* store;       // directory for the host store's file, or NULL to keep it in host memory
+  const char* store;       // directories for the host store's files, a line each, or NULL to keep it in host memory
   const char* policy;      // a name that lms_policy_name gives; NULL means "iteration"
   int strict;              // nonzero: exceeding the limit is LMS_OUT_OF_MEMORY instead of being counted
   uint64_t address_space;  // bytes of address space to reserve, up to 1 TiB; 0 means as much as the system grants
@@ -39,6 +39,7 @@ typedef struct lms_options {
   const char* share;       // how the process shares a budget with others (share/share_terms.h); `limit` is then the
                       // budget, of all of them; UINT64_MAX, for CUDA: what the device has, as it changes.
                       // NULL: it does not, and has the limit for itself
+  int unchecked;  // nonzero: what the store's files hold has no checksum
 } lms_options;
 
 // Creates a pager on the host backend (device memory is a budget of this machine's RAM) and installs the process-wide

@@ -1,7 +1,5 @@
 #include "pager.h"
 
-#include <pthread.h>
-#include <signal.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +12,7 @@
 #include <thread>
 
 #include "backend/host_backend.h"
+#include "background.h"
 #include "fault.h"
 #include "fork.h"
 #include "system_calls.h"
@@ -168,7 +167,7 @@ Status Pager::apply(const Settings& settings) {
   }
   std::unique_ptr<Store> store;
   if (!copies_.go_to(settings.store)) {
-    if (settings.store.empty()) {
+    if (settings.store.directories.empty()) {
       store = backend_->make_memory_store();
     } else {
       std::string error;
@@ -238,7 +237,7 @@ void Pager::shutdown() {
   stopping_ = true;
   in_worker_.work.notify_all();
   out_worker_.work.notify_all();
-  moved_.wait(&lock, [this] { return (!in_worker_.runs && !out_worker_.runs) || !stopping_; });
+  moved_.wait(&lock, [this] { return (in_worker_.threads + out_worker_.threads == 0) || !stopping_; });
   caching_.store(false, std::memory_order_relaxed);
   while (trim_cache(UINT64_MAX)) {
   }
@@ -914,8 +913,21 @@ bool Pager::allocate_slot(Block* block) {
   return true;
 }
 
+// A page-out has failed. When a write to the block's slot was the reason, and there is a place for it where none has
+// failed, gives the slot back and returns true.
+bool Pager::moves_elsewhere(Block* block) {
+  const Slot slot = block->slot;
+  const int error_number = slot.segment->failed_write.exchange(0, std::memory_order_relaxed);
+  if (error_number == 0 || !slot.store->write_failed(slot, error_number)) {
+    return false;
+  }
+  block->copy = Uses{};
+  copies_.release(block);
+  return true;
+}
+
 // Makes room for `bytes` in the store, if it can be enlarged by as much as it should be. Host memory takes long to pin,
-// so others go on meanwhile.
+// and a disk to make a large file, so others go on meanwhile.
 void Pager::grow_store(Lock* lock, std::uint64_t bytes) {
   while (!copies_.store().has_room(bytes)) {
     if (growing_) {
@@ -925,9 +937,9 @@ void Pager::grow_store(Lock* lock, std::uint64_t bytes) {
     growing_ = true;
     ++in_transit_;
     Store& store = copies_.store();
-    const std::uint64_t size = store.next_segment_bytes(bytes);
+    const Growth growth = store.next_growth(bytes);
     lock->unlock();
-    std::unique_ptr<Segment> segment = store.make_segment(size);
+    std::unique_ptr<Segment> segment = store.make_segment(growth);
     lock->lock();
     growing_ = false;
     --in_transit_;
@@ -935,7 +947,7 @@ void Pager::grow_store(Lock* lock, std::uint64_t bytes) {
     if (segment == nullptr) {
       break;  // a smaller one may do, and who allocates from it finds out why it cannot be had
     }
-    store.add_segment(std::move(segment));
+    store.add_segment(std::move(segment), growth.place);
   }
 }
 
@@ -945,20 +957,25 @@ Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
   if (!clean) {
     grow_store(lock, block->bytes);
   }
-  if (!clean && !allocate_slot(block)) {
-    ++counts_.store_failures;
-    block->change_state(State::leaving, State::resident);
-    return Status(LMS_STORE_FAILED, copies_.error());
-  }
   Uses copy;
   Status status;
-  ++copying_;
-  lock->unlock();
-  if (!backend_->page_out(block->address, block->bytes, block->slot, !clean, block->uses(), &copy)) {
-    status = device_failed("page a block out");
-  }
-  lock->lock();
-  --copying_;
+  bool again = false;
+  do {
+    if (!clean && !allocate_slot(block)) {
+      ++counts_.store_failures;
+      block->change_state(State::leaving, State::resident);
+      return Status(LMS_STORE_FAILED, copies_.error());
+    }
+    status = Status();
+    ++copying_;
+    lock->unlock();
+    if (!backend_->page_out(block->address, block->bytes, block->slot, !clean, block->uses(), &copy)) {
+      status = device_failed("page a block out");
+    }
+    lock->lock();
+    --copying_;
+    again = !clean && !status.ok() && moves_elsewhere(block);
+  } while (again);
   if (!status.ok()) {
     ++counts_.store_failures;
     if (!clean) {
@@ -994,7 +1011,9 @@ void Pager::count_away(const Block& block) {
 Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
   fault::stay_in_front();
   Status status;
-  if (!clean) {
+  for (bool again = !clean; again;) {
+    again = false;
+    grow_store(lock, block->bytes);
     if (!allocate_slot(block)) {
       status = Status(LMS_STORE_FAILED, copies_.error());
     } else if (!backend_->protect(block->address, block->bytes, Access::read_only)) {
@@ -1011,7 +1030,10 @@ Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
         counts_.out_bytes += block->bytes;
         ++counts_.out_blocks;
       } else {
-        status = Status(LMS_STORE_FAILED, block->slot.store->failure("written", error_number));
+        status =
+            Status(LMS_STORE_FAILED, block->slot.store->failure("written", block->slot, block->bytes, error_number));
+        again = moves_elsewhere(block);
+        status = again ? Status() : status;
       }
     }
   }
@@ -1076,7 +1098,8 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
       --copying_;
       if (!arrived && !refused_pages) {
         status = asynchronous_ ? device_failed("bring a block back")
-                               : Status(LMS_STORE_FAILED, block->slot.store->failure("read", error_number));
+                               : Status(LMS_STORE_FAILED,
+                                        block->slot.store->failure("read", block->slot, block->bytes, error_number));
       } else if (!arrived) {
         errno = error_number;
         refusal = Refusal(*backend_);
@@ -1355,38 +1378,18 @@ void Pager::look_ahead() {
   wake(&out_worker_);
 }
 
-// Wakes a worker when the policy has something for it, and starts it at the first time.
+// Wakes a thread when the policy has something for the worker, and starts one if all are busy.
 void Pager::wake(Worker* worker) {
   if (stopping_ || unlimited_ || (policy_.get()->*worker->choose)(*this) == no_block) {
     return;
   }
-  if (!worker->runs) {
-    start(worker);
-  }
-  worker->work.notify_one();
-}
-
-void Pager::start(Worker* worker) {
   // Without a thread everything moves on demand.
-  worker->runs = start_thread([this, worker] { work(worker); });
-}
-
-// False when there is no thread to be had.
-bool Pager::start_thread(const std::function<void()>& run) {
-  // The program's signals are not for it.
-  sigset_t all;
-  sigset_t before;
-  sigfillset(&all);
-  sigdelset(&all, SIGSEGV);
-  pthread_sigmask(SIG_SETMASK, &all, &before);
-  bool started = true;
-  try {
-    std::thread(run).detach();
-  } catch (const std::exception&) {
-    started = false;
+  if (worker->idle == 0 && worker->threads < copies_.store().concurrency() &&
+      start_in_background([this, worker] { work(worker); })) {
+    ++worker->threads;
+  } else {
+    worker->work.notify_one();
   }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  return started;
 }
 
 void Pager::work(Worker* worker) {
@@ -1394,15 +1397,20 @@ void Pager::work(Worker* worker) {
   while (!stopping_) {
     const bool news = drain_events();
     const BlockId chosen = unlimited_ ? no_block : (policy_.get()->*worker->choose)(*this);
+    if (chosen != no_block && worker->threads > 1) {
+      worker->work.notify_one();  // while this block is copied another may be
+    }
     const bool moved = chosen != no_block && (this->*worker->move)(&lock, blocks_.at(chosen));
     if (news || moved) {
       wake(worker == &in_worker_ ? &out_worker_ : &in_worker_);
     }
     if (!moved) {
+      ++worker->idle;
       worker->work.wait(&lock);
+      --worker->idle;
     }
   }
-  worker->runs = false;
+  --worker->threads;
   moved_.notify_all();
 }
 
@@ -1531,7 +1539,7 @@ void Pager::after_fork(bool child) {
     moved_.forget_waiters();
     for (Worker* worker : {&in_worker_, &out_worker_}) {
       worker->work.forget_waiters();
-      worker->runs = false;
+      worker->threads = worker->idle = 0;
     }
     if (sharer_ != nullptr) {
       sharer_->forget();  // the parent's

@@ -10,7 +10,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
-#include <functional>
 #include <memory>
 #include <mutex>
 #include <string>
@@ -43,7 +42,7 @@ namespace lms {
 
 struct Settings {
   std::uint64_t limit = 0;              // bytes
-  std::string store;                    // a directory; empty for host memory
+  FileStoreOptions store;
   std::string policy = default_policy;
   bool strict = false;                  // passing the limit is an error
   std::uint64_t address_space = 0;      // bytes to reserve; 0: as much as there is
@@ -222,6 +221,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status page_out_by_device(Lock* lock, Block* block, bool clean);
   void page_out_some(Lock* lock);
   bool allocate_slot(Block* block);
+  bool moves_elsewhere(Block* block);
   void grow_store(Lock* lock, std::uint64_t bytes);
   void count_away(const Block& block);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach);
@@ -263,18 +263,17 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Standing standing();
   bool drain_events();
 
-  // A thread that moves what the policy chooses ahead of need. There is one for each direction, so that copies in and
-  // out run beside each other, and what comes back does not wait until the device is done with what leaves.
+  // Threads that move what the policy chooses ahead of need: at least one for each direction, so that copies in and out
+  // run beside each other, and what comes back does not wait until the device is done with what leaves.
   struct Worker {
     BlockId (Policy::*choose)(const BlockSource&);
     bool (Pager::*move)(Lock*, Block*);  // false when it did not
     Condition work;  // there is something to look at
-    bool runs;
+    unsigned threads;
+    unsigned idle;  // of them
   };
   void look_ahead();
   void wake(Worker* worker);
-  void start(Worker* worker);
-  static bool start_thread(const std::function<void()>& run);
   void work(Worker* worker);
   bool prefetch(Lock* lock, Block* block);
   bool page_out_early(Lock* lock, Block* block);
@@ -383,8 +382,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // Guarded by lock_.
   std::mutex lock_;
   Condition moved_;  // a block left or arrived
-  Worker in_worker_{&Policy::prefetch, &Pager::prefetch, {}, false};
-  Worker out_worker_{&Policy::early_victim, &Pager::page_out_early, {}, false};
+  Worker in_worker_{&Policy::prefetch, &Pager::prefetch, {}, 0, 0};
+  Worker out_worker_{&Policy::early_victim, &Pager::page_out_early, {}, 0, 0};
   bool stopping_ = false;
   bool unlimited_ = false;
   lms_limit_kind limit_kind_ = LMS_LIMIT_MANAGED;

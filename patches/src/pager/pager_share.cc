@@ -5,6 +5,7 @@
 
 #include <algorithm>
 
+#include "background.h"
 #include "pager.h"
 #include "share/meeting_point.h"
 #include "share/monotonic.h"
@@ -90,7 +91,7 @@ Status Pager::join_sharers(const Settings& settings, const std::string& director
   sharer_->take(standing().held, standing());  // what there is already
   const std::uint64_t serving = ++serving_;
   const std::shared_ptr<Bell> bell = sharer_->bell();
-  if (!start_thread([this, bell, serving] { serve_sharers(*bell, serving); })) {
+  if (!start_in_background([this, bell, serving] { serve_sharers(*bell, serving); })) {
     leave_sharers();
     status = Status(LMS_UNSUPPORTED, "share: the system refuses a thread; raise 'ulimit -u'");
   }

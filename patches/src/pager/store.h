@@ -5,6 +5,7 @@
 #ifndef LMS_STORE_H
 #define LMS_STORE_H
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -30,6 +31,8 @@ class Segment {
   virtual char* at(std::uint64_t /*offset*/) { return nullptr; }
 
   Ranges ranges;
+  std::size_t place = 0;  // of the store's
+  std::atomic<int> failed_write{0};  // errno of a write that failed since somebody set it to 0
   bool frozen = false;  // shared with another process since a fork: what it holds stays, nothing new is written
 };
 
@@ -42,9 +45,16 @@ struct Slot {
   std::uint64_t offset = 0;
 };
 
+// Where a new segment is to be made, and how large.
+struct Growth {
+  std::size_t place;
+  std::uint64_t bytes;
+};
+
 class Store {
  public:
-  Store() = default;
+  // `places`: how many there are in which segments may lie; each is tried before the store refuses.
+  explicit Store(std::size_t places) : used_(places, 0) {}
   Store(const Store&) = delete;
   Store& operator=(const Store&) = delete;
   virtual ~Store() = default;
@@ -52,29 +62,49 @@ class Store {
   // Finds room for `bytes`, growing the store when needed. False when it cannot grow; error() says why.
   bool allocate(std::uint64_t bytes, Slot* slot);
 
-  // The same in steps, for a store that takes long to grow: whether there is room, how large the segment is that
-  // would make some, that segment, or null, and the store with it. make_segment() may run beside other calls.
+  // The same in steps, for a store that takes long to grow: whether there is room in the place where it is wanted, what
+  // would make some, a segment, or null, and the store with it. make_segment() may run beside other calls.
   bool has_room(std::uint64_t bytes) const;
-  std::uint64_t next_segment_bytes(std::uint64_t bytes) const;
-  std::unique_ptr<Segment> make_segment(std::uint64_t bytes) { return grow(bytes); }
-  void add_segment(std::unique_ptr<Segment> segment);
+  Growth next_growth(std::uint64_t bytes) const;
+  std::unique_ptr<Segment> make_segment(const Growth& growth) { return grow(growth.place, growth.bytes); }
+  void add_segment(std::unique_ptr<Segment> segment, std::size_t place);
 
   // Gives the room of a slot back; segments without slots go back to the
-  // system, but for one.
+  // system, but for one in each place.
   void release(const Slot& slot, std::uint64_t bytes);
 
   // Called in parent and child after a fork: from now on each writes only to segments of its own.
   void freeze();
 
-  std::uint64_t used_bytes() const { return used_; }
+  std::uint64_t used_bytes() const;
   const std::string& error() const { return error_; }
 
-  // One sentence for a read or write that failed with `error_number`.
-  virtual std::string failure(const char* action, int error_number) const = 0;
+  // A write to the slot has failed with `error_number`. True when another slot for the same contents would lie in a
+  // place where none has.
+  virtual bool write_failed(const Slot& /*slot*/, int /*error_number*/) { return false; }
+
+  // One sentence for a read or write of a slot of `bytes` that failed with `error_number`.
+  virtual std::string failure(const char* action, const Slot& slot, std::uint64_t bytes, int error_number) const = 0;
+
+  // Seconds that it takes to write or read a byte, about; 0 where that is no matter. Thread-safe.
+  virtual double write_cost() const { return 0; }
+  virtual double read_cost() const { return 0; }
+
+  // How many slots should be moved at a time in each direction.
+  virtual unsigned concurrency() const { return 1; }
 
  protected:
-  // A new segment of `bytes`, or null with errno set.
-  virtual std::unique_ptr<Segment> grow(std::uint64_t bytes) = 0;
+  // A new segment of `bytes` there, or null with errno set.
+  virtual std::unique_ptr<Segment> grow(std::size_t place, std::uint64_t bytes) = 0;
+
+  // grow() has refused there, and an error number says why.
+  virtual void refused(std::size_t /*place*/, int /*error_number*/) {}
+
+  // One sentence for a store that cannot grow.
+  virtual std::string full(int error_number) const = 0;
+
+  // All places, the one to take first.
+  virtual std::vector<std::size_t> order() const { return {0}; }
 
   // A segment is no larger, unless a block is.
   virtual std::uint64_t largest_segment() const { return UINT64_MAX; }
@@ -82,21 +112,21 @@ class Store {
   // Whether a segment's contents stay shared between parent and child after a fork.
   virtual bool shared_by_fork() const = 0;
 
+  std::uint64_t used_bytes(std::size_t place) const { return used_[place]; }
+  std::size_t places() const { return used_.size(); }
+
  private:
   bool take_slot(std::uint64_t bytes, Slot* slot);
+  bool take_slot(std::size_t place, std::uint64_t bytes, Slot* slot);
 
   std::vector<std::unique_ptr<Segment>> segments_;
   std::uint64_t writable_ = 0;  // bytes of the segments that are not frozen
-  std::uint64_t used_ = 0;
+  std::vector<std::uint64_t> used_;  // bytes, by place
   std::string error_;
 };
 
 // Keeps slots in host memory.
 std::unique_ptr<Store> make_memory_store();
-
-// Keeps slots in unlinked files in `directory`: nothing stays behind, however the process ends. Null when no file can
-// be created there; *error then says why.
-std::unique_ptr<Store> make_file_store(const std::string& directory, std::string* error);
 
 }  // namespace lms
 #endif  // LMS_STORE_H

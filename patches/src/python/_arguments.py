@@ -14,10 +14,13 @@ from typing import TYPE_CHECKING
 from . import _library, _share, _sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Sequence
 
     from ._kind import Device
     from ._sizes import Size
+
+    Folder = str | os.PathLike[str]
+    Store = Folder | Sequence[Folder]
 
 UINT64_MAX = 2**64 - 1  # as a limit: the default; as an amount: everything
 _LEAST_LIMIT = 4096  # bytes, but for 0: below a page nothing fits, so that another unit was meant
@@ -98,11 +101,12 @@ def check_min_size(value: Size | None, device: Device, limit: int) -> int:
 def check_options(
     device: Device,
     limit: Size | None,
-    store: str | os.PathLike[str] | None,
+    store: Store | None,
     policy: str,
     strict: bool,
     limit_kind: int = _library.LIMIT_MANAGED,
     share: bool | str | _share.Share = False,
+    checksum: bool = True,
 ) -> _library.Options:
     """The options with which a device is enabled."""
     return _library.Options(
@@ -114,6 +118,7 @@ def check_options(
         address_space=0,
         limit_kind=limit_kind,
         share=check_share(share, device),
+        unchecked=not check_bool("checksum", checksum),
     )
 
 
@@ -128,16 +133,33 @@ def check_share(share: bool | str | _share.Share, device: Device) -> bytes | Non
     return None if given is None else _share.terms(given, device.memory)
 
 
-def check_store(store: str | os.PathLike[str] | None) -> bytes | None:
+def check_store(store: Store | None) -> bytes | None:
+    """The directories as the C interface takes them, a line each."""
     if store is None:
         return None
+    folders = list(store) if isinstance(store, (list, tuple)) else [store]
+    if not folders:
+        raise ValueError("store: an empty list; leave it out for a store in host memory")
+    return b"\n".join(_check_folder(folder) for folder in folders)
+
+
+def _check_folder(folder: Folder) -> bytes:
     try:
-        path = os.fsencode(store)
+        path = os.fsencode(folder)
     except TypeError:
-        raise TypeError(f"store: expected None, a str or an os.PathLike, got {type(store).__name__}") from None
+        raise TypeError(
+            f"store: expected None, a str, an os.PathLike or a list of these, got {type(folder).__name__}"
+        ) from None
     if b"\0" in path or not os.path.isdir(path):
         raise ValueError(f"store: {os.fsdecode(path)!r} is not a directory that exists{_no_store(os.fsdecode(path))}")
+    if b"\n" in path:
+        raise ValueError(f"store: {os.fsdecode(path)!r} has a line break in its name; choose another directory")
     return path
+
+
+def split_store(text: str) -> Store:
+    """The directories that a text without a list names: separated as in PATH, unless all of it is one."""
+    return text if os.path.isdir(text) or os.pathsep not in text else text.split(os.pathsep)
 
 
 def _no_store(path: str) -> str:

@@ -36,6 +36,7 @@ class Options(ctypes.Structure):
         ("address_space", ctypes.c_uint64),
         ("limit_kind", ctypes.c_int),
         ("share", ctypes.c_char_p),
+        ("unchecked", ctypes.c_int),
     ]
 
 

@@ -566,7 +566,7 @@ bool CudaBackendImpl::save_staged(const CudaChunkList& chunks, const Slot& slot)
   const auto write = [&](std::size_t index) {
     return streams_.order(copies[index % 2], host_stream) &&
            (slot.segment->write(pieces[index].offset, half(index), pieces[index].bytes) ||
-            cuda_fail(slot.store->failure("written", errno)));
+            cuda_fail(slot.store->failure("written", slot, pieces[index].bytes, errno)));
   };
   bool saved = true;
   for (std::size_t index = 0; saved && index < pieces.size(); ++index) {
@@ -646,7 +646,8 @@ bool CudaBackendImpl::load_staged(const CudaChunkList& chunks, const Slot& slot)
     const CudaPiece& piece = pieces[index];
     char* half = staging->base() + index % 2 * cuda_staging_half;
     loaded = streams_.order(copies[index % 2], host_stream) &&
-             (slot.segment->read(piece.offset, half, piece.bytes) || cuda_fail(slot.store->failure("read", errno))) &&
+             (slot.segment->read(piece.offset, half, piece.bytes) ||
+              cuda_fail(slot.store->failure("read", slot, piece.bytes, errno))) &&
              device_->check(driver_.memcpy_to_device(piece.alias, half, piece.bytes, streams_.handle(in_)),
                             "cuMemcpyHtoDAsync");
     copies[index % 2] = streams_.uses_of(in_);

@@ -3,8 +3,8 @@
     TORCH_LMS="cpu:limit=8GiB,store=/scratch;cuda:limit=0.9"
 
 Devices are separated by ";", and options, which are those of :func:`torch.lms.enable`, by ","; a backslash before one of these
-makes it part of a value. ``strict`` needs no value, nor does ``per_node``: the limit is the node's, and every
-process gets an equal part of it. ``share`` makes the limit a budget that processes share as they need it; with a value it is the
+makes it part of a value. Several directories as ``store`` are separated by ":". ``strict`` needs no value, nor does
+``no_checksum``, nor ``per_node``: the limit is the node's, and every process gets an equal part of it. ``share`` makes the limit a budget that processes share as they need it; with a value it is the
 name of that budget, and ``weight``, ``minimum``, ``priority`` and ``group`` are those of :class:`torch.lms.Share`. A CUDA device is switched on when the process starts to use CUDA, so that importing torch does not;
 ``cuda`` is every CUDA device that the process uses.
 
@@ -29,7 +29,7 @@ VARIABLE = "TORCH_LMS"
 
 _OF_SHARE = ("weight", "minimum", "priority", "group")
 _WITH_VALUE = ("limit", "min_size", "store", "policy", *_OF_SHARE)
-_WITHOUT = ("strict", "per_node")
+_WITHOUT = ("strict", "per_node", "no_checksum")
 _EITHER = ("share",)
 _OPTIONS = _WITH_VALUE + _WITHOUT + _EITHER
 _ENTRY = re.compile(r"\s*([a-z]+(?::\d+)?)\s*(?::(.*))?", re.DOTALL)
@@ -123,7 +123,7 @@ def check(request: Request) -> None:
     else:
         _arguments.default_limit(device)
     _arguments.check_min_size(options.get("min_size"), device, limit)
-    _arguments.check_store(options.get("store"))
+    _arguments.check_store(_arguments.split_store(options["store"]) if "store" in options else None)
     _arguments.check_policy(options.get("policy", "iteration"))
     share = _share_of(options)
     if share is not None:
@@ -138,6 +138,9 @@ def check(request: Request) -> None:
 def _enable(request: Request) -> None:
     arguments: dict[str, Any] = {name: value for name, value in request.options.items() if name not in _OF_SHARE}
     arguments["strict"] = "strict" in arguments
+    arguments["checksum"] = arguments.pop("no_checksum", None) is None
+    if "store" in arguments:
+        arguments["store"] = _arguments.split_store(arguments["store"])
     arguments["share"] = _share_of(request.options) or False
     if arguments.pop("per_node", None) is not None:
         limit = _arguments.check_limit("limit", arguments["limit"], _devices.find(request.device).memory)

@@ -27,7 +27,18 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     )
     add = parser.add_argument
     add("--limit", metavar="SIZE", help="what tensors may occupy: 8GiB, 0.5 or 50%% of the memory; the CPU needs it")
-    add("--store", metavar="FOLDER", help="puts what is paged out into files there; without, it stays in host memory")
+    add(
+        "--store",
+        metavar="FOLDER",
+        action="append",
+        help="puts what is paged out into files there; without, it stays in host memory; again for another disk",
+    )
+    add(
+        "--no-checksum",
+        "--no_checksum",
+        action="store_true",
+        help="does not check that what comes back from files is what was written there",
+    )
     add("--device", help="cpu, cuda (every device that the program uses) or cuda:N; default: cuda where there is one")
     add("--min-size", "--min_size", metavar="SIZE", help="from which on a tensor is managed")
     add("--policy", metavar="NAME", help="what is paged out first")
@@ -67,7 +78,7 @@ def _requested(options: argparse.Namespace) -> str:
     values = {
         "limit": options.limit,
         "min_size": options.min_size,
-        "store": os.path.abspath(options.store) if os.path.isdir(options.store or "") else options.store,
+        "store": None if options.store is None else os.pathsep.join(map(_absolute, options.store)),
         "policy": options.policy,
         "share": options.share_name,
         "weight": options.weight,
@@ -78,7 +89,11 @@ def _requested(options: argparse.Namespace) -> str:
     given = {name: value for name, value in values.items() if value is not None}
     if options.share_name == "":
         options.parser.error("--share-name: an empty name; --share is the device's own budget")
-    given.update((name, "") for name in ("strict", "per_node", "share") if getattr(options, name) and name not in given)
+    given.update(
+        (name, "")
+        for name in ("strict", "per_node", "share", "no_checksum")
+        if getattr(options, name) and name not in given
+    )
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
     request = _environment.Request(device, given)
     try:
@@ -86,6 +101,10 @@ def _requested(options: argparse.Namespace) -> str:
     except (TypeError, ValueError, RuntimeError) as error:
         options.parser.error(str(error))
     return _environment.write([request])
+
+
+def _absolute(folder: str) -> str:
+    return os.path.abspath(folder) if os.path.isdir(folder) else folder
 
 
 def _flags() -> list[str]:

@@ -1,0 +1,44 @@
+// Reads and writes of files, several in flight at a time: through io_uring where the kernel has it and allows it to
+// this process (containers often do not), else by a few threads.
+#ifndef LMS_DISK_QUEUE_H
+#define LMS_DISK_QUEUE_H
+
+#include <sys/uio.h>
+
+#include <cstdint>
+
+namespace lms {
+
+struct DiskRequest {
+  int file = -1;
+  bool write = false;
+  iovec memory = {};
+  std::uint64_t offset = 0;
+  std::int64_t result = 0;  // once it is over: the bytes moved, maybe fewer than asked for, or -errno
+};
+
+// Carries the request out at once, on this thread, and sets its result.
+void disk_move(DiskRequest* request);
+
+// Used by one thread at a time.
+class DiskQueue {
+ public:
+  static constexpr unsigned depth = 16;  // requests in flight, at most
+
+  DiskQueue() = default;
+  DiskQueue(const DiskQueue&) = delete;
+  DiskQueue& operator=(const DiskQueue&) = delete;
+  virtual ~DiskQueue() = default;
+
+  // The request begins; it and its memory stay where they are until wait() has returned it.
+  virtual void submit(DiskRequest* request) = 0;
+
+  // Waits until one of those that began is over.
+  virtual DiskRequest* wait() = 0;
+
+  // False when the system has taken away what the queue works with: use another one.
+  virtual bool works() const { return true; }
+};
+
+}  // namespace lms
+#endif  // LMS_DISK_QUEUE_H

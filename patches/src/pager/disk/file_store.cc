@@ -1,0 +1,158 @@
+#include "file_store.h"
+
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+#include <vector>
+
+#include "file_segment.h"
+
+namespace lms {
+
+namespace {
+
+constexpr unsigned file_store_concurrency = 3;  // docs/performance.md: more gains nothing, fewer wait
+// Of directories that are equally busy, the one that holds less is taken: it will be read from less. A byte that lies
+// there counts as so much of one that is on its way.
+constexpr double file_store_lying = 1.0 / 1024;
+
+const char* file_store_advice(int error_number) {
+  switch (error_number) {
+    case EBADF:
+      return "the program has closed its file: keep it open, or raise 'ulimit -v'";
+    case EBADMSG:
+      return "what is there is not what was written: do not trust that disk, choose another directory with store=";
+    case EFBIG:
+      return "raise 'ulimit -f'";
+    case EMFILE:
+      return "raise 'ulimit -n'";
+    case EIO:
+      return "the disk fails: choose another directory with store=";
+    case ENOSPC:
+    case EDQUOT:
+      return "free space there, or choose another directory with store=";
+    default:
+      return "make it a directory that can be written, or choose another one with store=";
+  }
+}
+
+const char* file_store_reason(int error_number) {
+  return error_number == EBADMSG ? "wrong checksum" : std::strerror(error_number);
+}
+
+class FileStore final : public Store {
+ public:
+  FileStore(const std::vector<std::string>& directories, bool checks) : Store(directories.size()), checks_(checks) {
+    for (const std::string& directory : directories) {
+      places_.push_back(std::make_unique<Place>(directory));
+    }
+  }
+
+  std::string failure(const char* action, const Slot& slot, std::uint64_t bytes, int error_number) const override {
+    return sentence(slot.segment->place, action, error_number,
+                    " (a block of " + std::to_string(bytes) + " bytes at byte " + std::to_string(slot.offset) +
+                        " of its file there)");
+  }
+
+  bool write_failed(const Slot& slot, int error_number) override {
+    return leave_out(slot.segment->place, "written", error_number) &&
+           std::any_of(places_.begin(), places_.end(),
+                       [](const std::unique_ptr<Place>& place) { return !place->left_out; });
+  }
+
+  double write_cost() const override { return fastest(&DiskLoad::write_cost); }
+  double read_cost() const override { return fastest(&DiskLoad::read_cost); }
+  unsigned concurrency() const override { return file_store_concurrency; }
+
+  // One sentence about the first directory in which no file can be created, or nothing.
+  std::string check() {
+    for (std::size_t place = 0; place < places_.size(); ++place) {
+      if (FileSegment::make(places_[place]->directory, 0, false, &places_[place]->load) == nullptr) {
+        return sentence(place, "created", errno, "");
+      }
+    }
+    return {};
+  }
+
+ protected:
+  std::unique_ptr<Segment> grow(std::size_t place, std::uint64_t bytes) override {
+    return FileSegment::make(places_[place]->directory, bytes, checks_, &places_[place]->load);
+  }
+
+  void refused(std::size_t place, int error_number) override { leave_out(place, "enlarged", error_number); }
+
+  std::string full(int error_number) const override {
+    std::size_t place = order().back();
+    return sentence(place, "enlarged", error_number, "");
+  }
+
+  std::vector<std::size_t> order() const override {
+    std::vector<std::pair<double, std::size_t>> ends;
+    for (std::size_t place = 0; place < places_.size(); ++place) {
+      const DiskLoad& load = places_[place]->load;
+      const double bytes =
+          static_cast<double>(load.bytes()) + file_store_lying * static_cast<double>(used_bytes(place));
+      ends.emplace_back(bytes * (load.write_cost() + load.read_cost()), place);
+    }
+    std::sort(ends.begin(), ends.end());
+    std::stable_partition(ends.begin(), ends.end(),
+                          [this](const std::pair<double, std::size_t>& end) { return !places_[end.second]->left_out; });
+    std::vector<std::size_t> result;
+    for (const auto& end : ends) {
+      result.push_back(end.second);
+    }
+    return result;
+  }
+
+  bool shared_by_fork() const override { return true; }  // both processes hold the same open file
+
+ private:
+  struct Place {
+    explicit Place(std::string name) : directory(std::move(name)) {}
+
+    const std::string directory;
+    DiskLoad load;
+    bool left_out = false;
+  };
+
+  // False when it already was, or there is no other.
+  bool leave_out(std::size_t place, const char* action, int error_number) {
+    if (places_.size() == 1 || places_[place]->left_out) {
+      return false;
+    }
+    places_[place]->left_out = true;
+    const std::string text =
+        "LMS: " + sentence(place, action, error_number, "") + "; it is left out while other directories have room\n";
+    static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
+    return true;
+  }
+
+  std::string sentence(std::size_t place, const char* action, int error_number, const std::string& which) const {
+    return "the host store in '" + places_[place]->directory + "' cannot be " + action + ": " +
+           file_store_reason(error_number) + which + "; " + file_store_advice(error_number);
+  }
+
+  double fastest(double (DiskLoad::*cost)() const) const {
+    double least = (places_.front()->load.*cost)();
+    for (const auto& place : places_) {
+      least = std::min(least, (place->load.*cost)());
+    }
+    return least;
+  }
+
+  const bool checks_;
+  std::vector<std::unique_ptr<Place>> places_;
+};
+
+}  // namespace
+
+std::unique_ptr<Store> make_file_store(const FileStoreOptions& options, std::string* error) {
+  auto store = std::make_unique<FileStore>(options.directories, options.checks);
+  *error = store->check();
+  return error->empty() ? std::move(store) : nullptr;
+}
+
+}  // namespace lms
