@@ -34,12 +34,21 @@ class Run(NamedTuple):
     samples: Sequence[Sample]
 
 
-def draw(picture: Path, without: Run, limited: Run, limit: int, title: str) -> Path:
+def draw(
+    picture: Path,
+    without: Run,
+    limited: Run,
+    limit: int,
+    title: str,
+    unit: str = "MiB of tensors in memory",
+    line: str = "limit",
+) -> Path:
     """Writes `picture` with the suffixes .png and .svg, and returns the first.
 
     Shown are the live bytes of a run `without` a limit, which is what the model needs without Large Model Support, and
     the resident bytes of the `limited` run. `limit` is in bytes. The time is that of the training, in steps, so that the
-    two can be compared although paging, or another program, may make one of them slower.
+    two can be compared although paging, or another program, may make one of them slower. `unit` is beside the axis of
+    sizes, and `line` names the limit.
     """
     import matplotlib  # here, for loading it takes a second that other commands need not pay
 
@@ -53,9 +62,9 @@ def draw(picture: Path, without: Run, limited: Run, limit: int, title: str) -> P
         axes.fill_between(steps, sizes, color="#c6d4e8", label="without Large Model Support")
         steps, sizes = _peaks(limited, [sample.resident for sample in limited.samples])
         axes.fill_between(steps, sizes, color="#3b6ea8", label="with it")
-        axes.axhline(limit / _MIB, color="#c03a2b", linestyle="--", label=f"limit: {limit / _MIB:.0f} MiB")
+        axes.axhline(limit / _MIB, color="#c03a2b", linestyle="--", label=f"{line}: {limit / _MIB:.0f} MiB")
         axes.margins(y=0.2)
-        axes.set(title=title, xlabel="training step", ylabel="MiB of tensors in memory")
+        axes.set(title=title, xlabel="training step", ylabel=unit)
         axes.set(xlim=(0, max(1, len(without.ends))), ylim=(0, None))
         axes.legend(loc="upper center", ncols=3)
         for suffix in _FORMATS:

@@ -1,0 +1,335 @@
+"""Training in less RAM than it needs: LMS with a store on disk, against the kernel's swap on the same disk, and on zram.
+
+``sudo python tests/bench/ram.py [--ram F...] [--steps N] [--scale X] [--store FOLDER] [MODEL...]`` with an interpreter that has
+the patched wheel. Root is needed for cgroups and for swap: a memory cgroup of version 1, or of version 2 with Linux 5.19, and
+no swap that is on already. The swap file is made in FOLDER, and a zram device where the kernel has zram; all of it goes at the
+end. Without root, or with ``--no-swap``, no process is limited, and LMS is compared with enough RAM and with the disk.
+
+For each model and each part F of the RAM, these take turns of one step, so that whatever else the machine does meets all alike:
+
+* stock: stock PyTorch with all the RAM that it wants;
+* enough: LMS with a limit above all needs;
+* swap: stock PyTorch in a cgroup, whose excess the kernel swaps out;
+* lms: LMS in a cgroup of that size, with its store in FOLDER;
+* disk: reads and writes as many bytes as LMS has just moved, both at once, with O_DIRECT, in eight requests of 1 MiB at a time.
+
+LMS's limit is F times the most bytes that the model's managed tensors need. Both cgroups have that, the process's own memory, and
+64 MiB. A process's own memory is the peak of the cgroup of a stock process with enough RAM, less what its tensors need. Then all
+take turns again with zram in place of the swap file. What zram keeps is in RAM as well, but in no cgroup.
+
+The bound is the longer of stock's seconds and the disk's. All ratios are medians of those within a turn. A process whose turn is over
+is stopped (SIGSTOP): threads of LMS would go on copying in the time of others. Single-threaded. Losses must agree to the bit.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib.util
+import json
+import mmap
+import os
+import signal
+import statistics
+import sys
+import tempfile
+import time
+from contextlib import ExitStack
+from multiprocessing.connection import Connection
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+import disk
+import kernel
+import ram_models
+import torch
+from interleaved import AMPLE, Forked
+
+MIB = 1 << 20
+SPARE = 64 * MIB  # bytes in a cgroup beside the limit and the process's own memory
+WARM_UP = 3  # steps: the policy has learned the iteration by then
+SAMPLED = 0.01  # seconds between two looks at a process's resident memory
+PREFIX = "lms-bench-ram"  # of the names of cgroups, and of the folder in FOLDER
+SWAPS = {"swap": kernel.swap_file, "zram": kernel.zram}
+COLUMNS = (
+    *("model", "RAM", "tensors, MiB", "limit, MiB", "stock, s", "LMS, s", "LMS in + out, MiB", "swap in + out, MiB"),
+    *("enough ÷ stock", "LMS ÷ stock", "LMS ÷ bound", "swap ÷ LMS", "zram ÷ LMS"),
+    *("allowed, MiB", "LMS's peak, MiB", "swap's peak, MiB", "in zram, MiB of RAM"),
+)
+
+
+class Turn(NamedTuple):
+    """One step of one side."""
+
+    seconds: float
+    loss: float
+    read: int  # bytes: by LMS from its store; of the sides without LMS, by the kernel from swap
+    written: int
+    resident: list[tuple[float, int]]  # seconds since the turn began, and bytes of RAM that the process has (VmRSS)
+
+
+def train(connection: Connection, model: str, scale: float, group: Path | None, lms: dict[str, Any] | None) -> None:
+    """What a process does: a step for each request. `lms` is what `torch.lms.enable` gets; None: LMS stays off."""
+    if group:
+        (group / "cgroup.procs").write_text(str(os.getpid()))
+    if lms is not None:
+        torch.lms.enable("cpu", **lms)
+    trainer = ram_models.make(model, scale)
+    while connection.recv() == "step":
+        begin = time.perf_counter()
+        loss = trainer.step()
+        connection.send((time.perf_counter() - begin, loss, {} if lms is None else torch.lms.stats("cpu")))
+
+
+def ask(side: Forked, question: Any) -> tuple[Any, list[tuple[float, int]]]:
+    """Lets a process run until it has answered. Returns the answer, and its resident bytes at each moment (s)."""
+    pid, resident = side.process.pid, []
+    assert pid is not None
+    os.kill(pid, signal.SIGCONT)
+    side.connection.send(question)
+    begin = time.perf_counter()
+    while not side.connection.poll(SAMPLED):
+        pages = int(Path(f"/proc/{pid}/statm").read_text().split()[1])
+        resident.append((time.perf_counter() - begin, pages * mmap.PAGESIZE))
+    try:
+        answer = side.connection.recv()
+    except EOFError:
+        side.process.join()
+        code = side.process.exitcode
+        raise SystemExit(f"a process ended, code {code}{': its cgroup is too small' if code == -9 else ''}") from None
+    os.kill(pid, signal.SIGSTOP)
+    return answer, resident
+
+
+def needs(model: str, scale: float) -> int:
+    """The most bytes that the model's managed tensors need at a time."""
+    side = Forked(train, model, scale, None, {"limit": AMPLE})
+    try:
+        answers = [ask(side, "step")[0] for _ in range(WARM_UP)]
+    finally:
+        side.end()
+    need: int = answers[-1][2]["allocated_bytes.peak"]
+    return need
+
+
+def own_memory(model: str, scale: float, need: int) -> int:
+    """Bytes of RAM that a stock process takes beside what its tensors need."""
+    with kernel.cgroup(f"{PREFIX}-own", None) as group:
+        side = Forked(train, model, scale, group, None)
+        try:
+            for _ in range(WARM_UP):
+                ask(side, "step")
+        finally:
+            side.end()
+        return max(0, kernel.peak(group) - need)
+
+
+def take_turns(sides: dict[str, Forked], plain: Forked, steps: int) -> tuple[list[dict[str, Turn]], dict[str, int]]:
+    """The timed turns of all sides and of the plain reader and writer, "disk"; LMS's statistics at the end."""
+    turns: list[dict[str, Turn]] = []
+    stats: dict[str, int] = {}
+    for step in range(WARM_UP + steps):
+        turn: dict[str, Turn] = {}
+        for name, side in sides.items():
+            before = kernel.swapped()
+            (seconds, loss, said), resident = ask(side, "step")
+            after = kernel.swapped()
+            if name == "lms":
+                before = stats.get("in.bytes", 0), stats.get("out.bytes", 0)
+                after = said["in.bytes"], said["out.bytes"]
+                stats = said
+            elif said and said["out.bytes"]:
+                raise SystemExit(f"{said['out.bytes']} bytes left although memory was sufficient")
+            turn[name] = Turn(seconds, loss, after[0] - before[0], after[1] - before[1], resident)
+        if len({one.loss for one in turn.values()}) != 1:
+            raise SystemExit(f"losses differ at step {step}: {[(name, one.loss) for name, one in turn.items()]}")
+        sizes = turn["lms"].read, turn["lms"].written
+        turn["disk"] = Turn(ask(plain, sizes)[0], turn["lms"].loss, *sizes, [])
+        if step >= WARM_UP:
+            turns.append(turn)
+    return turns, stats
+
+
+def measure(model: str, need: int, limit: int, allowed: int, kind: str, options: argparse.Namespace) -> dict[str, Any]:
+    """Turns while the kernel swaps to that kind of device. "": without swap and cgroups. Sizes are bytes."""
+    with tempfile.TemporaryDirectory(prefix=f"{PREFIX}-", dir=options.store) as folder, ExitStack() as stack:
+        file = Path(folder) / "disk"
+        kernel.write_file(file, need, os.urandom(MIB))
+        groups: dict[str, Path] = {}
+        if kind:
+            zram_bytes = stack.enter_context(SWAPS[kind](Path(folder), 2 * need))
+            groups = {name: stack.enter_context(kernel.cgroup(f"{PREFIX}-{name}", allowed)) for name in (kind, "lms")}
+        asked: dict[str, dict[str, Any] | None] = {"stock": None, "enough": {"limit": AMPLE, "store": folder}}
+        if kind:
+            asked[kind] = None
+        asked["lms"] = {"limit": limit, "store": folder}
+        sides = {}
+        for name, lms in asked.items():
+            sides[name] = Forked(train, model, options.scale, groups.get(name), lms)
+            stack.callback(sides[name].end)  # before its cgroup goes, and the swap
+        plain = Forked(disk.copy, file)
+        stack.callback(plain.end)
+        turns, stats = take_turns(sides, plain, options.steps)
+        return {
+            "turns": turns,
+            "statistics": stats,
+            "peak_bytes": {name: kernel.peak(group) for name, group in groups.items()},
+            "zram_bytes": zram_bytes() if kind else 0,
+        }
+
+
+def median(turns: list[dict[str, Turn]], name: str, field: str = "seconds") -> float:
+    value: float = statistics.median(getattr(turn[name], field) for turn in turns)
+    return value
+
+
+def moved(turns: list[dict[str, Turn]], name: str) -> tuple[float, float]:
+    """Bytes in and out of a step of that side."""
+    return median(turns, name, "read"), median(turns, name, "written")
+
+
+def ratio(turns: list[dict[str, Turn]], one: str, *others: str) -> float:
+    """The median of a side's seconds divided by those of the slowest of the others in the same turn."""
+    return statistics.median(turn[one].seconds / max(turn[other].seconds for other in others) for turn in turns)
+
+
+def summary(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """What the table says of one model in one part of the RAM, by the kind of swap."""
+    first = next(iter(measured.values()))
+    turns = first["turns"]
+    result: dict[str, Any] = {
+        "seconds": {name: median(turns, name) for name in turns[0]},
+        "moved_bytes": {"lms": moved(turns, "lms")},
+        "enough_to_stock": ratio(turns, "enough", "stock"),
+        "lms_to_stock": ratio(turns, "lms", "stock"),
+        "lms_to_bound": ratio(turns, "lms", "stock", "disk"),
+        "peak_bytes": first["peak_bytes"],
+        "statistics": first["statistics"],
+    }
+    for kind, each in measured.items():
+        if kind:
+            result[f"{kind}_to_lms"] = ratio(each["turns"], kind, "lms")
+            result["seconds"][kind] = median(each["turns"], kind)
+            result["moved_bytes"][kind] = moved(each["turns"], kind)
+            result["zram_bytes"] = each["zram_bytes"]
+    return result
+
+
+def row(result: dict[str, Any]) -> str:
+    """A row of the table; what was not measured is a dash."""
+
+    def mib(*sizes: float | None) -> str:
+        return " + ".join("–" if size is None else f"{size / MIB:.0f}" for size in sizes)
+
+    seconds, bytes_moved, peaks = result["seconds"], result["moved_bytes"], result["peak_bytes"]
+    ratios = ("enough_to_stock", "lms_to_stock", "lms_to_bound", "swap_to_lms", "zram_to_lms")
+    cells = [
+        result["model"],
+        f"{result['ram']:.0%}",
+        mib(result["need_bytes"]),
+        mib(result["limit_bytes"]),
+        f"{seconds['stock']:.2f}",
+        f"{seconds['lms']:.2f}",
+        mib(*bytes_moved["lms"]),
+        mib(*bytes_moved.get("swap", [None])),
+        *(f"{result[key]:.2f}" if key in result else "–" for key in ratios),
+        mib(result["allowed_bytes"] if peaks else None),
+        mib(peaks.get("lms")),
+        mib(peaks.get("swap")),
+        mib(result.get("zram_bytes") or None),
+    ]
+    return f"| {' | '.join(cells)} |"
+
+
+def draw(picture: Path, model: str, need: int, limit: int, turns: list[dict[str, Turn]]) -> None:
+    """Resident memory over time, of stock PyTorch with enough RAM and of LMS. Sizes are bytes."""
+    sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
+    from lmsbuild.trial import timeline
+
+    def run(name: str) -> timeline.Run:
+        begin, ends, samples = 0.0, [], []
+        for turn in turns:
+            samples += [timeline.Sample(begin + when, size, size) for when, size in turn[name].resident]
+            begin += turn[name].seconds
+            ends.append(begin)
+        return timeline.Run(ends, samples)
+
+    title = f"Training the {model}: {need / MIB:.0f} MiB of tensors with a limit of {limit / MIB:.0f} MiB"
+    timeline.draw(picture, run("stock"), run("lms"), limit, title, "MiB of RAM, whole process", "limit of tensors")
+
+
+def compare(model: str, options: argparse.Namespace, kinds: list[str]) -> list[dict[str, Any]]:
+    """Prints the model's rows, and returns all that they say and more."""
+    need = needs(model, options.scale)
+    own = own_memory(model, options.scale, need) if kinds != [""] else 0
+    results = []
+    for ram in options.ram:
+        limit = int(need * ram)
+        allowed = limit + own + SPARE
+        measured = {kind: measure(model, need, limit, allowed, kind, options) for kind in kinds}
+        sizes = {"need_bytes": need, "limit_bytes": limit, "own_bytes": own, "allowed_bytes": allowed}
+        result = {"model": model, "ram": ram, **sizes, **summary(measured)}
+        print(row(result), flush=True)
+        results.append(result)
+        if options.picture and ram == min(options.ram) and model == options.models[0]:
+            draw(options.picture, model, need, limit, measured[kinds[0]]["turns"])
+    return results
+
+
+def interrupted(number: int, frame: FrameType | None) -> None:
+    """Ends the program, so that what it has made goes; another signal does not disturb that."""
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, signal.SIG_IGN)
+    raise SystemExit(128 + number)
+
+
+def check(options: argparse.Namespace) -> None:
+    """Nothing may be there that a run makes: it would be of another run."""
+    found = [str(path) for path in options.store.glob(f"{PREFIX}*")]
+    if not options.no_swap:
+        found += kernel.left_over(PREFIX)
+    if found:
+        raise SystemExit(
+            f"remove these first (swap: swapoff; cgroups: rmdir), or wait for their run: {', '.join(found)}"
+        )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Training in less RAM than it needs: LMS, swap, zram and the disk.")
+    names = ", ".join(ram_models.MODELS)
+    parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {names}; all by default")
+    parser.add_argument(
+        "--ram",
+        type=float,
+        nargs="+",
+        default=[0.75, 0.5, 0.25],
+        metavar="F",
+        help="LMS's limit, as parts of what the tensors need (default 0.75 0.5 0.25)",
+    )
+    parser.add_argument("--steps", type=int, default=7, help="timed steps of each side (default %(default)s)")
+    parser.add_argument("--scale", type=float, default=1, help="of the models' width (default %(default)s)")
+    parser.add_argument("--store", type=Path, default=Path.cwd(), help="folder on the disk to use (default: this one)")
+    parser.add_argument("--no-swap", action="store_true", help="without swap and cgroups, as without root")
+    parser.add_argument("--json", type=Path, help="also write the results to this file")
+    parser.add_argument("--picture", type=Path, help="also draw the first model's memory, as .svg and .png")
+    options = parser.parse_args()
+    options.no_swap = options.no_swap or os.geteuid() != 0
+    if unknown := set(options.models) - set(ram_models.MODELS):
+        parser.error(f"no such model: {', '.join(sorted(unknown))}")
+    if options.picture and importlib.util.find_spec("matplotlib") is None:
+        parser.error("--picture needs matplotlib: pip install matplotlib")
+    options.models = options.models or list(ram_models.MODELS)
+    check(options)
+    for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(each, interrupted)
+    kinds = [""] if options.no_swap else ["swap"] + ["zram"] * kernel.zram_works(options.store)
+    torch.set_num_threads(1)
+    print(f"torch {torch.__version__}, {options.steps} timed steps of each side, one thread")
+    print(f"| {' | '.join(COLUMNS)} |\n| --- |{' ---: |' * (len(COLUMNS) - 1)}", flush=True)
+    results = [result for model in options.models for result in compare(model, options, kinds)]
+    if options.json:
+        options.json.write_text(json.dumps(results, indent=2) + "\n")
+
+
+if __name__ == "__main__":
+    main()
