@@ -53,6 +53,8 @@ void DiskLoad::end(bool write, std::uint64_t bytes, std::uint64_t ns) {
   }
 }
 
+constexpr std::size_t FileSegment::unit;  // C++14 wants a definition
+
 std::unique_ptr<FileSegment> FileSegment::make(const std::string& directory, std::uint64_t bytes, bool checks,
                                                DiskLoad* load) {
   std::string name = directory + "/lms-store-XXXXXX";
