@@ -21,6 +21,7 @@ LAYERS = {
         "descriptor",
         "imports",
         "override",
+        "ram",
         "ranges",
         "statistics",
         "statistics_page",
@@ -47,7 +48,7 @@ LAYERS = {
     ),
     "backends": ("cuda_*", "host_backend", "pinned_store"),
     "process": ("fault", "fork", "registry", "system_calls"),
-    "pager": ("pager", "pager_share"),
+    "pager": ("pager", "pager_ram", "pager_share"),
     "interface": ("kept_options", "lms"),
 }
 UNITY = "all"  # includes every source

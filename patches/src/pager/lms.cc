@@ -5,15 +5,18 @@
 #include <algorithm>
 #include <array>
 #include <climits>
+#include <cstdlib>
 #include <exception>
 #include <memory>
 #include <new>
 #include <sstream>
 #include <string>
+#include <vector>
 
 #include "backend/cuda/cuda_backend.h"
 #include "pager.h"
 #include "policy/policies.h"
+#include "ram.h"
 #include "thread_text.h"
 
 namespace {
@@ -60,6 +63,28 @@ std::string lms_absolute(const std::string& path) {
   return path.empty() || path[0] == '/' || getcwd(folder, sizeof folder) == nullptr ? path : folder + ("/" + path);
 }
 
+// Where what leaves makes room in RAM.
+lms::Status lms_choose_store(std::vector<std::string>* directories) {
+  if (directories->empty()) {
+    const char* temporary = std::getenv("TMPDIR");
+    const std::string found = lms::first_on_disk({temporary != nullptr ? temporary : "", "/var/tmp", "/tmp", "."});
+    if (found.empty()) {
+      return lms::Status(LMS_STORE_FAILED,
+                         "limit 'auto' needs a folder on a disk, and neither $TMPDIR, /var/tmp, /tmp nor "
+                         "the current folder is one that can be written to: say one as 'store'");
+    }
+    directories->push_back(lms_absolute(found));
+  }
+  for (const std::string& directory : *directories) {
+    if (lms::is_in_ram(directory)) {
+      return lms::Status(LMS_INVALID_ARGUMENT, "store: '" + directory +
+                                                   "' is in memory, so with limit 'auto' nothing that "
+                                                   "is paged out there would make room; choose a folder on a disk");
+    }
+  }
+  return {};
+}
+
 lms::Status lms_settings(const lms_options* options, lms::Settings* settings) {
   if (options == nullptr || options->struct_size != sizeof(lms_options)) {
     return lms::Status(LMS_INVALID_ARGUMENT, "the options are of another version of the library");
@@ -78,7 +103,7 @@ lms::Status lms_settings(const lms_options* options, lms::Settings* settings) {
   settings->limit_kind = static_cast<lms_limit_kind>(options->limit_kind);
   settings->shared = options->share != nullptr;
   settings->share = settings->shared ? options->share : "";
-  return {};
+  return settings->limit_kind == LMS_LIMIT_AUTO ? lms_choose_store(&settings->store.directories) : lms::Status();
 }
 
 constexpr std::array<const char*, sizeof(lms::Statistics) / sizeof(std::uint64_t)> lms_statistic_names = {

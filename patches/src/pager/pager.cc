@@ -140,6 +140,10 @@ void Pager::take_limit(std::uint64_t limit, lms_limit_kind kind) {
   limit_kind_ = kind;
   total_limit_ = std::min(limit, backend_->capacity());
   unlimited_ = false;
+  if (kind == LMS_LIMIT_AUTO) {
+    begin_auto_limit();
+    return;
+  }
   if (sharer_ != nullptr) {
     own_limit_ = limit;
     follow_share();
@@ -156,8 +160,9 @@ void Pager::leave_room_for_others() {
 }
 
 Status Pager::apply(const Settings& settings) {
-  const bool any = settings.limit_kind == LMS_LIMIT_TOTAL || (settings.shared && settings.limit == Sharer::automatic);
-  Status in_range = any ? Status() : check_limit(settings.limit);
+  const bool any = settings.limit_kind == LMS_LIMIT_TOTAL || settings.limit_kind == LMS_LIMIT_AUTO ||
+                   (settings.shared && settings.limit == Sharer::automatic);
+  Status in_range = any ? check_auto(settings) : check_limit(settings.limit);
   if (!in_range.ok()) {
     return in_range;
   }
@@ -200,6 +205,7 @@ Status Pager::apply(const Settings& settings) {
   strict_ = settings.strict;
   stopping_ = false;
   caching_.store(true, std::memory_order_relaxed);
+  root_ = settings.root;
   take_limit(settings.shared ? UINT64_MAX : settings.limit, settings.limit_kind);
   return {};
 }
@@ -794,6 +800,7 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
   bool asked = false;  // others for their part of what this process has a claim to
   bool insisted = false;
   leave_room_for_others();
+  follow_ram();
   while (!unlimited_ && device_bytes_ + bytes > limit()) {
     if (take_share(bytes)) {
       continue;
@@ -838,8 +845,11 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
       paged_out += status.ok() ? 1 : 0;
     } else if (strict_) {
       status = out_of_memory(bytes);
+    } else if (reach >= Reach::use) {
+      status = check_ram(bytes);
     }
-    if (!status.ok() && (reach == Reach::demand || (reach == Reach::use && strict_))) {
+    const bool refuses = strict_ || victim == nullptr;
+    if (!status.ok() && (reach == Reach::demand || (reach == Reach::use && refuses))) {
       return status;
     }
     if (!status.ok() || victim == nullptr) {
@@ -1215,6 +1225,10 @@ Status Pager::reclaim_for_others(std::uint64_t bytes) {
 Status Pager::restore_all() {
   Lock lock(lock_);
   wait_for_share(&lock, away_bytes_, false);
+  Status fits = check_ram(away_bytes_);
+  if (!fits.ok()) {
+    return fits;
+  }
   unlimited_ = true;
   over_limit_.store(false, std::memory_order_relaxed);
   for (BlockId id = 0; id < end(); ++id) {
@@ -1268,6 +1282,9 @@ Status Pager::out_of_memory(std::uint64_t bytes) const {
   return Status(LMS_OUT_OF_MEMORY,
                 report::out_of_memory(blocks_, bytes, limit(), resident_bytes_.load(std::memory_order_relaxed),
                                       allocated_bytes_.load(std::memory_order_relaxed)) +
+                    (limit_kind_ == LMS_LIMIT_AUTO
+                         ? "; that limit is what is left now of " + RamView(root_).tightest(device_bytes_)
+                         : std::string()) +
                     (sharer_ == nullptr ? std::string()
                                         : "; that limit is this process's share, now, of a budget of " +
                                               std::to_string(sharer_->budget()) + " bytes that " +
@@ -1552,7 +1569,11 @@ void Pager::after_fork(bool child) {
       giving_limit_ = UINT64_MAX;
       store_limit(std::min(limit(), device_bytes_));
       over_limit_.store(shares_, std::memory_order_relaxed);  // so that it joins when it uses a block
+    } else if (limit_kind_ == LMS_LIMIT_AUTO) {
+      inherited_bytes_ = device_bytes_;
     }
+    watches_ram_ = false;
+    ram_looked_ns_ = 0;
     trace_.store(nullptr, std::memory_order_relaxed);
     observers_.fetch_and(~to_trace, std::memory_order_relaxed);
     backend_->after_fork_in_child();

@@ -29,6 +29,7 @@
 #include "pin.h"
 #include "policy/policies.h"
 #include "policy/policy.h"
+#include "ram.h"
 #include "registry.h"
 #include "report.h"
 #include "share/sharer.h"
@@ -49,6 +50,7 @@ struct Settings {
   lms_limit_kind limit_kind = LMS_LIMIT_MANAGED;
   bool shared = false;  // the limit is a budget of several processes
   std::string share;  // on what terms; share_terms.h
+  std::string root;  // for LMS_LIMIT_AUTO: a folder with other /proc and /sys, for tests
 };
 
 // The glue of another library may use it, so its symbols are exported.
@@ -241,6 +243,15 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status out_of_memory(std::uint64_t bytes) const;
   bool release_faulted();
 
+  // pager_ram.cc: the limit that follows what there is of RAM.
+  Status check_auto(const Settings& settings);
+  void begin_auto_limit();
+  void follow_ram();
+  void look_at_ram();
+  void watch_ram();
+  Status check_ram(std::uint64_t bytes) const;
+  std::vector<const char*> sample_pages(std::uint64_t most, std::uint64_t* bytes) const;
+
   // pager_share.cc: the budget that other processes have a part of.
   Status share(const Settings& settings);
   Status join_sharers(const Settings& settings, const std::string& directory);
@@ -422,6 +433,11 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::uint64_t inherited_bytes_ = 0;  // of device_bytes_, from the parent, in whose share they are
   std::uint64_t own_limit_ = UINT64_MAX;  // that the program has set below its share
   std::uint64_t giving_limit_ = UINT64_MAX;  // until others have got what they have a claim to
+  std::string root_;
+  RamLimit ram_limit_;
+  bool watches_ram_ = false;  // a thread does
+  std::uint64_t ram_looked_ns_ = 0;  // CLOCK_MONOTONIC
+  std::uint64_t common_looked_ns_ = 0;  // the same, for inherited_bytes_
   std::uint64_t no_share_until_ = 0;  // CLOCK_MONOTONIC ns: the last look found nothing to take
 };
 

@@ -45,6 +45,12 @@ Status Pager::share(const Settings& settings) {
     inherited_bytes_ = 0;
     return {};
   }
+  if (settings.limit_kind == LMS_LIMIT_AUTO) {
+    return Status(
+        LMS_INVALID_ARGUMENT,
+        "share: a budget is a number of bytes, which all say alike, and limit 'auto' is what a process finds; "
+        "give a limit, or leave 'share' out: processes with limit 'auto' leave each other room anyway");
+  }
   if (settings.limit_kind != LMS_LIMIT_MANAGED) {
     return Status(LMS_INVALID_ARGUMENT, "share: only a limit of managed tensors can be shared");
   }
@@ -347,10 +353,17 @@ void Pager::note_activity() {
 // some of the pages.
 std::uint64_t Pager::bytes_in_common() {
   std::uint64_t total = 0;
+  const std::vector<const char*> pages = sample_pages(share_sampled_pages, &total);
+  return pages.empty() ? 0 : total / pages.size() * backend_->count_in_common(pages);
+}
+
+// Pages of all blocks that have pages, `most` or so, at even distances; and the bytes of those blocks.
+std::vector<const char*> Pager::sample_pages(std::uint64_t most, std::uint64_t* bytes) const {
+  *bytes = 0;
   for (const BlockId id : blocks_.present()) {
-    total += blocks_.at(id)->bytes;
+    *bytes += blocks_.at(id)->bytes;
   }
-  const std::uint64_t step = std::max(page_bytes_, total / share_sampled_pages / page_bytes_ * page_bytes_);
+  const std::uint64_t step = std::max(page_bytes_, *bytes / most / page_bytes_ * page_bytes_);
   std::vector<const char*> pages;
   std::uint64_t offset = 0;  // of the next page, in what all blocks have
   std::uint64_t begin = 0;
@@ -361,7 +374,7 @@ std::uint64_t Pager::bytes_in_common() {
     }
     begin += block.bytes;
   }
-  return pages.empty() ? 0 : total / pages.size() * backend_->count_in_common(pages);
+  return pages;
 }
 
 // Bytes of blocks that nothing has used for Activity::seconds.

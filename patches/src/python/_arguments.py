@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Folder = str | os.PathLike[str]
     Store = Folder | Sequence[Folder]
 
-UINT64_MAX = 2**64 - 1  # as a limit: the default; as an amount: everything
+UINT64_MAX = 2**64 - 1  # as a limit: no number of the program's; as an amount: everything
 _LEAST_LIMIT = 4096  # bytes, but for 0: below a page nothing fits, so that another unit was meant
 
 
@@ -108,10 +108,12 @@ def check_options(
     share: bool | str | _share.Share = False,
     checksum: bool = True,
 ) -> _library.Options:
-    """The options with which a device is enabled."""
+    """The options with which a device is enabled; their limit is UINT64_MAX where the library finds it."""
+    if is_auto(limit) and not device.kind.has_default_limit:
+        limit_kind = _library.LIMIT_AUTO
     return _library.Options(
         struct_size=ctypes.sizeof(_library.Options),
-        limit=default_limit(device) if limit is None else check_limit("limit", limit, device.memory),
+        limit=limit_of(device, limit),
         store=check_store(store),
         policy=check_policy(policy),
         strict=check_bool("strict", strict),
@@ -122,10 +124,19 @@ def check_options(
     )
 
 
-def default_limit(device: Device) -> int:
-    if not device.kind.has_default_limit:
-        raise TypeError(f"limit: '{device}' needs one, such as limit='8GiB', or 0.5 for half of the memory")
-    return UINT64_MAX
+def is_auto(limit: Size | None) -> bool:
+    return isinstance(limit, str) and limit.strip().lower() == "auto"
+
+
+def limit_of(device: Device, limit: Size | None, whole: Callable[[], int] | None = None) -> int:
+    """The bytes that a limit means, or UINT64_MAX; `whole` is as for :func:`check_limit`, or None for the device's."""
+    if is_auto(limit) or (limit is None and device.kind.has_default_limit):
+        return UINT64_MAX
+    if limit is None:
+        raise TypeError(
+            f"limit: '{device}' needs one, such as limit='8GiB', 0.5 for half of the memory, or 'auto' for what there is"
+        )
+    return check_limit("limit", limit, whole or device.memory)
 
 
 def check_share(share: bool | str | _share.Share, device: Device) -> bytes | None:

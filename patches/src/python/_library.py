@@ -19,7 +19,7 @@ from ._kind import Device, Kind
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LIMIT_MANAGED, LIMIT_TOTAL, LIMIT_LEAST = range(3)  # lms_limit_kind of limit_kind.h
+LIMIT_MANAGED, LIMIT_TOTAL, LIMIT_LEAST, LIMIT_AUTO = range(4)  # lms_limit_kind of limit_kind.h
 
 _OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED, _DEVICE_FAILED = range(6)
 

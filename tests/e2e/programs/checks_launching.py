@@ -150,7 +150,7 @@ def check_wrong_options_are_one_line_of_error() -> None:
         os.chdir(folder)
         Path("program.py").write_text("raise AssertionError('it ran')\n")
         for words, sentence in (
-            ([], "limit: 'cpu' needs one"),
+            (["--share"], "limit: 'cpu' needs one"),
             (["--limit", "8"], "did you mean '8GiB'?"),
             (["--limit", "8 gigs"], "'8 gigs' is no size"),
             (["--limit", "8G", "--store", "nowhere"], "store: 'nowhere' is not a directory"),

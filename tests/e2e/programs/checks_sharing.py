@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import hashlib
 import json
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import MIB, directory, raises
+from common import MIB, Group, directory, raises
 from support import data, enable, models, python, same, stat
 from torch.lms import _top
 
@@ -44,36 +43,6 @@ def anonymous_bytes(pid: int) -> int:
 
 def digests(trainer: Any) -> list[str]:
     return [hashlib.sha256(tensor.numpy().tobytes()).hexdigest() for tensor in trainer.tensors()]
-
-
-class Group:
-    """A memory control group, where this process may make one; else nothing, and resident memory has to tell."""
-
-    def __init__(self) -> None:
-        root = Path("/sys/fs/cgroup")
-        first = (root / "memory").is_dir()  # version 1
-        self.folder: Path | None = (root / "memory" if first else root) / f"lms-test-{os.getpid()}"
-        self._limit = "memory.limit_in_bytes" if first else "memory.max"
-        try:
-            self.folder.mkdir()
-            assert (self.folder / self._limit).exists()
-        except (OSError, AssertionError):
-            with contextlib.suppress(OSError):
-                self.folder.rmdir()
-            self.folder = None
-
-    def add(self, pid: int) -> None:
-        if self.folder is not None:
-            (self.folder / "cgroup.procs").write_text(str(pid))
-
-    def limit(self, nbytes: int) -> None:
-        """From now on more is a kill."""
-        if self.folder is not None:
-            (self.folder / self._limit).write_text(str(nbytes))
-
-    def remove(self) -> None:
-        if self.folder is not None:
-            self.folder.rmdir()
 
 
 class Worker:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import os
 import sys
@@ -52,6 +53,42 @@ def in_fork(work: Callable[[], None]) -> None:
             os._exit(status)
     _, status = os.waitpid(child, 0)
     assert status == 0, f"the child ended with status {status}"
+
+
+class Group:
+    """A memory control group, where this process may make one; else nothing, and resident memory has to tell."""
+
+    def __init__(self) -> None:
+        root = Path("/sys/fs/cgroup")
+        first = (root / "memory").is_dir()  # version 1
+        self.folder: Path | None = (root / "memory" if first else root) / f"lms-test-{os.getpid()}"
+        self._limit = "memory.limit_in_bytes" if first else "memory.max"
+        try:
+            self.folder.mkdir()
+            assert (self.folder / self._limit).exists()
+        except (OSError, AssertionError):
+            with contextlib.suppress(OSError):
+                self.folder.rmdir()
+            self.folder = None
+
+    def add(self, pid: int) -> None:
+        if self.folder is not None:
+            (self.folder / "cgroup.procs").write_text(str(pid))
+
+    def limit(self, nbytes: int) -> None:
+        """From now on more is a kill. OSError: the kernel refuses, as more is used."""
+        if self.folder is not None:
+            (self.folder / self._limit).write_text(str(nbytes))
+
+    def forbid_swap(self) -> None:
+        """After the first limit."""
+        for name, value in (("memory.swappiness", "0"), ("memory.swap.max", "0")):
+            if self.folder is not None and (self.folder / name).exists():
+                (self.folder / name).write_text(value)
+
+    def remove(self) -> None:
+        if self.folder is not None:
+            self.folder.rmdir()
 
 
 @contextmanager

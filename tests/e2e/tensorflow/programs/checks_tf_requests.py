@@ -33,6 +33,24 @@ def check_a_device_that_the_program_switches_itself() -> None:
     assert not tf.lms.is_enabled("cpu")
 
 
+def check_a_limit_that_follows_ram() -> None:
+    config.set_lms_limit("auto")
+    config.set_lms_enabled(True)
+    kept = [tf.constant(data(2, seed=index)) + 0.0 for index in range(4)]
+    assert tf.lms.limit("cpu") > 64 * MIB
+    assert tf.lms.reclaim("cpu") >= 8 * MIB  # to a folder on a disk
+    same([each.numpy() for each in kept], [data(2, seed=index) for index in range(4)])
+    config.set_lms_limit(4 * MIB)
+    assert tf.lms.limit("cpu") == 4 * MIB
+    config.set_lms_limit("auto")
+    assert tf.lms.limit("cpu") > 64 * MIB
+    config.set_lms_enabled(False)
+    tf.lms.enable("cpu", limit="auto")
+    assert tf.lms.limit("cpu") > 64 * MIB
+    with raises(ValueError, "share", "limit 'auto'"):
+        tf.lms.enable("cpu", limit="auto", share=True)
+
+
 def check_small_tensors_that_do_not_fit() -> None:
     """BFC's own limit is not LMS's: nothing is paged out for a request that this could not help."""
     limit_of_bfc(8)

@@ -97,6 +97,8 @@ def environment(**variables: str) -> subprocess.CompletedProcess[str]:
 def check_what_the_environment_asks_for() -> None:
     assert environment(TF_LMS_LIMIT="8MiB", TF_LMS_ENABLED="1").stdout.split() == [str(8 * MIB), "True"]
     assert environment(TF_LMS_LIMIT=str(8 * MIB), TF_LMS_ENABLED="true").stdout.split() == [str(8 * MIB), "True"]
+    automatic, enabled = environment(TF_LMS_LIMIT="auto", TF_LMS_ENABLED="1").stdout.split()
+    assert int(automatic) > 64 * MIB and enabled == "True"
     assert environment(TF_LMS_LIMIT="8MiB").stdout.split() == ["False", "False"]
     assert environment(TF_LMS_ENABLED="0").stdout.split() == ["False", "False"]
     without = environment(TF_LMS_ENABLED="1", TF_CPP_MIN_LOG_LEVEL="1")

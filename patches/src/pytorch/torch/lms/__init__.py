@@ -137,13 +137,15 @@ def enable(
     :param limit: what managed tensors may occupy in the device's memory: bytes, at least 0; text such as "8GiB", "512
         MiB", "1.5GB" or "50%"; or a float such as 0.5, that part of the device's memory, or on ``"cpu"`` of the RAM
         that the process may use. It is passed only while everything resident is in use; by how much is in
-        :func:`stats`. None, which is for CUDA: what is free on the device now, less 5 % for everything that is no
-        managed tensor.
+        :func:`stats`. ``"auto"``: on ``"cpu"`` what the machine and the process's control groups (a container) leave
+        of their RAM, less 5 % or 64 MiB, as it changes; on CUDA the same as None. None, which is for CUDA: what is free
+        on the device now, less 5 % for everything that is no managed tensor.
     :param min_size: bytes, or text, from which on a tensor is managed, at least 1; smaller ones use the stock
         allocator. None is 64 KiB on ``"cpu"`` and 1 MiB on CUDA.
     :param store: an existing directory in which files hold what is paged out, or several in a list, on different disks,
         that are used at once; or None to hold it in host memory. On ``"cpu"`` that is the same memory, so a store in a
-        directory is what makes room there.
+        directory is what makes room there, and with the limit ``"auto"`` None is ``$TMPDIR``, ``/var/tmp``, ``/tmp`` or
+        the current one, the first that is on a disk.
     :param policy: what is paged out first, and brought back early. ``"iteration"`` learns one training iteration, then
         pages out what is needed last and prefetches what is needed next; an unknown name raises a ValueError that
         lists all of them.
@@ -178,10 +180,10 @@ def _enable(
     """:func:`enable` with any kind of limit that the pager has."""
     found = _devices.find(device)
     options = _arguments.check_options(found, limit, store, policy, strict, limit_kind, share, checksum)
-    least = _arguments.check_min_size(min_size, found, 0 if limit is None else options.limit)
+    least = _arguments.check_min_size(min_size, found, options.limit)
     found.kind.prepare(found.index)  # without the lock: to start CUDA may run what set_enabled_lms left for that time
     with _lock:
-        if limit is not None and limit_kind == _library.LIMIT_MANAGED:
+        if options.limit != _arguments.UINT64_MAX and limit_kind == _library.LIMIT_MANAGED:
             _arguments.check_capacity("limit", options.limit, found)
         if found.kind.name == "cpu" and not _library.enabled(found):
             from . import _handout
@@ -212,8 +214,8 @@ def _enable_at_first_use(
     global _at_first_use
     first, every = Device(_devices.KINDS["cuda"], 0), Device(_devices.KINDS["cuda"], -1)
     options = _arguments.check_options(first, limit, store, policy, strict, limit_kind, share, checksum)
-    least = _arguments.check_min_size(min_size, first, 0 if limit is None else options.limit)
-    bounded = limit is not None and limit_kind == _library.LIMIT_MANAGED
+    least = _arguments.check_min_size(min_size, first, options.limit)
+    bounded = options.limit != _arguments.UINT64_MAX and limit_kind == _library.LIMIT_MANAGED
     with _lock:
         for index in range(torch.cuda.device_count()) if bounded else ():
             _arguments.check_capacity("limit", options.limit, Device(first.kind, index))

@@ -1,6 +1,7 @@
 """LMS as the environment asks for it, without a change of the program.
 
     TORCH_LMS="cpu:limit=8GiB,store=/scratch;cuda:limit=0.9"
+    TORCH_LMS="cpu:limit=auto"
 
 Devices are separated by ";", and options, which are those of :func:`torch.lms.enable`, by ","; a backslash before one of these
 makes it part of a value. Several directories as ``store`` are separated by ":". ``strict`` needs no value, nor does
@@ -113,15 +114,12 @@ def _share_of(options: dict[str, str]) -> _share.Share | None:
 def check(request: Request) -> None:
     """Raises what is wrong with a request, as far as that can be told without starting CUDA."""
     device, options = _devices.find(request.device), request.options
-    limit = 0
     if "share" in options and "per_node" in options:
         raise ValueError("per_node divides the limit in equal parts, and share as processes need it: leave one out")
-    if "limit" in options:
-        limit = _arguments.check_limit("limit", options["limit"], lambda: _arguments.UINT64_MAX)
-    elif "per_node" in options:
-        raise ValueError("per_node needs a limit, that of the node")
-    else:
-        _arguments.default_limit(device)
+    given = options.get("limit")
+    if "per_node" in options and (given is None or _arguments.is_auto(given)):
+        raise ValueError("per_node needs a limit, that of the node, which it divides")
+    limit = _arguments.limit_of(device, given, lambda: _arguments.UINT64_MAX)
     _arguments.check_min_size(options.get("min_size"), device, limit)
     _arguments.check_store(_arguments.split_store(options["store"]) if "store" in options else None)
     _arguments.check_policy(options.get("policy", "iteration"))
@@ -130,9 +128,7 @@ def check(request: Request) -> None:
         _share.terms(share, lambda: _arguments.UINT64_MAX)
         _share.check_group(share)
         if limit and _sizes.parse("minimum", share.minimum, lambda: limit) > limit:
-            raise ValueError(
-                f"share: a minimum of {share.minimum} is more than the budget, the limit of {options['limit']}"
-            )
+            raise ValueError(f"share: a minimum of {share.minimum} is more than the budget, the limit of {given}")
 
 
 def _enable(request: Request) -> None:

@@ -26,12 +26,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "       %(prog)s [options] - [ARGUMENT...]"
     )
     add = parser.add_argument
-    add("--limit", metavar="SIZE", help="what tensors may occupy: 8GiB, 0.5 or 50%% of the memory; the CPU needs it")
+    add(
+        "--limit",
+        metavar="SIZE",
+        help="what tensors may occupy: 8GiB, 0.5 or 50%% of the memory, auto (default): what there is",
+    )
     add(
         "--store",
         metavar="FOLDER",
         action="append",
-        help="puts what is paged out into files there; without, it stays in host memory; again for another disk",
+        help="puts what is paged out into files there, and given again on another disk, too; without, it stays in host "
+        "memory, or with limit auto on the CPU goes to a temporary folder on a disk",
     )
     add(
         "--no-checksum",
@@ -95,6 +100,8 @@ def _requested(options: argparse.Namespace) -> str:
         if getattr(options, name) and name not in given
     )
     device = options.device or ("cuda" if torch.cuda.is_available() else "cpu")
+    if device.startswith("cpu") and not {"limit", "per_node", "share"}.intersection(given):
+        given["limit"] = "auto"
     request = _environment.Request(device, given)
     try:
         _environment.check(request)

@@ -101,12 +101,15 @@ def enable(
     :param limit: what managed tensors may occupy in the device's memory: bytes, at least 0; text such as "8GiB", "512
         MiB", "1.5GB" or "50%"; or a float such as 0.5, that part of the device's memory, or on ``"cpu"`` of the RAM
         that the process may use. It is passed only while everything resident is in use; by how much is in
-        :func:`stats`. None, which is for GPUs: what is free on the GPU when it gets its devices, less 5 %.
+        :func:`stats`. ``"auto"``: on ``"cpu"`` what the machine and the process's control groups (a container) leave
+        of their RAM, less 5 % or 64 MiB, as it changes; on a GPU the same as None. None, which is for GPUs: what is
+        free on the GPU when it gets its devices, less 5 %.
     :param min_size: bytes, or text, from which on a tensor is managed, at least 1; smaller ones use the stock
         allocator. None is 64 KiB on ``"cpu"`` and 1 MiB on a GPU.
     :param store: an existing directory in which files hold what is paged out, or several in a list, on different disks,
         that are used at once; or None to hold it in host memory. On ``"cpu"`` that is the same memory, so a store in a
-        directory is what makes room there.
+        directory is what makes room there, and with the limit ``"auto"`` None is ``$TMPDIR``, ``/var/tmp``, ``/tmp`` or
+        the current one, the first that is on a disk.
     :param policy: what is paged out first, and brought back early. ``"iteration"`` learns one training iteration, then
         pages out what is needed last and prefetches what is needed next; an unknown name raises a ValueError that
         lists all of them.
@@ -125,7 +128,7 @@ def enable(
     """
     found = _devices.find(device)
     options = _arguments.check_options(found, limit, store, policy, strict, share=share, checksum=checksum)
-    least = _arguments.check_min_size(min_size, found, 0 if limit is None else options.limit)
+    least = _arguments.check_min_size(min_size, found, options.limit)
     found.kind.prepare(found.index)
     with _lock:
         _library.check(_library.call(found, "enable", ctypes.byref(options), least))

@@ -47,19 +47,19 @@ def set_lms_limit(limit: Size) -> None:
     What more they need is paged out. Applies at once to what :func:`set_lms_enabled` or a session has enabled.
 
     :param limit: bytes, at least 0, or text such as "8GiB". 0, which it is at first: on a GPU what is free there, less 5 %; on the CPU the limit
-        of TensorFlow's own allocator.
+        of TensorFlow's own allocator. ``"auto"``: the same on a GPU; on the CPU what :func:`tf.lms.enable` says of it.
     :raises OSError: the store could not be written; what was to leave is still resident, and the limit is as before.
     :raises RuntimeError: 0, for a CPU whose own allocator has no limit; or a GPU has failed.
     """
     global _limit
-    nbytes = _arguments.check_limit("limit", limit, None)
+    nbytes = _arguments.UINT64_MAX if _arguments.is_auto(limit) else _arguments.check_limit("limit", limit, None)
     with _lock:
         _library.check(_library.load().lms_tensorflow_set_limit(nbytes))
         _limit = nbytes
 
 
 def get_lms_limit() -> int:
-    """Returns what :func:`set_lms_limit` set, in bytes."""
+    """Returns what :func:`set_lms_limit` set, in bytes; 2**64 - 1 for "auto"."""
     return _limit
 
 

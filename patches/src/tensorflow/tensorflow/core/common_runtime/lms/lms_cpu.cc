@@ -16,6 +16,7 @@
 namespace lms_tensorflow {
 namespace {
 
+constexpr std::uint64_t what_there_is = UINT64_MAX;  // a requested limit
 constexpr std::uint64_t least_by_default = std::uint64_t{64} << 10;  // bytes of a tensor that is paged
 
 std::mutex& switching() {
@@ -98,6 +99,16 @@ lms_status disable() {
   return LMS_OK;
 }
 
+lms::Status enable_within(std::uint64_t bytes) {
+  lms_options options = {};
+  options.struct_size = sizeof(options);
+  limit_as_requested(bytes, &options);
+  options.limit_kind = bytes == what_there_is ? LMS_LIMIT_AUTO : LMS_LIMIT_MANAGED;
+  const lms_status status = enable(&options, least_by_default);
+  follows_request = status == LMS_OK || follows_request;
+  return last_failure(status);
+}
+
 lms::Status enable_as_requested() {
   if (memory().enabled.load()) {
     return {};
@@ -111,12 +122,7 @@ lms::Status enable_as_requested() {
     without_effect.store(without_effect.load() || lacks_limit);
     return {};
   }
-  lms_options options = {};
-  options.struct_size = sizeof(options);
-  limit_as_requested(bytes, &options);
-  const lms_status status = enable(&options, least_by_default);
-  follows_request = status == LMS_OK;
-  return last_failure(status);
+  return enable_within(bytes);
 }
 
 }  // namespace
@@ -143,6 +149,9 @@ lms::Status limit_cpu_as_requested() {
     return lms::Status(LMS_UNSUPPORTED,
                        "0 is the limit of TensorFlow's own allocator, and that has none here: give another limit, or "
                        "disable LMS with tf.config.experimental.set_lms_enabled(False)");
+  }
+  if (bytes == what_there_is) {
+    return enable_within(bytes);
   }
   lms::Pager* pager = memory().pager.load();
   const std::uint64_t earlier = pager->limit();

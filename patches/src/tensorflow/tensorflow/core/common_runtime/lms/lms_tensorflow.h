@@ -34,8 +34,8 @@ LMS_API const char* lms_tensorflow_without_effect(void);
 LMS_API int lms_tensorflow_enabled(void);
 
 // The limit that lms_tensorflow_set_enabled and sessions use from now on instead of the device's own; 0: that of the
-// device. Applies at once to what they enabled. LMS_UNSUPPORTED: 0, and the CPU, which they enabled, has no limit of
-// its own.
+// device; UINT64_MAX: what there is, on the CPU LMS_LIMIT_AUTO. Applies at once to what they enabled. LMS_UNSUPPORTED:
+// 0, and the CPU, which they enabled, has no limit of its own.
 LMS_API lms_status lms_tensorflow_set_limit(uint64_t limit);
 
 // How lms_tensorflow_set_enabled and sessions share that limit with other processes, as `share` of lms_options has it,
