@@ -1,6 +1,6 @@
 """Builds pager_bench.cc as the patched framework builds the pager, runs it, and prints its figures as tables.
 
-python tests/bench/pager_bench.py [--json FILE]
+python tests/bench/pager_bench.py [--store FOLDER] [--json FILE]
 """
 
 from __future__ import annotations
@@ -18,12 +18,12 @@ HERE = Path(__file__).resolve().parent
 PAGER = HERE.parents[1] / "patches" / "src" / "pager"
 
 
-def run(folder: Path) -> dict[str, Any]:
-    """Builds in `folder` and returns what the program printed."""
+def run(folder: Path, store: Path) -> dict[str, Any]:
+    """Builds in `folder` and returns what the program printed; `store` is where it writes."""
     subprocess.run(["cmake", "-S", PAGER, "-B", folder, "--preset", "bench"], check=True, stdout=subprocess.DEVNULL)
     build = ["cmake", "--build", folder, "--target", "pager_bench"]
     subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-    done = subprocess.run([folder / "bin" / "pager_bench"], check=True, stdout=subprocess.PIPE, text=True)
+    done = subprocess.run([folder / "bin" / "pager_bench", store], check=True, stdout=subprocess.PIPE, text=True)
     result: dict[str, Any] = json.loads(done.stdout)
     return result
 
@@ -51,10 +51,11 @@ def table(head: list[str], rows: list[list[str]]) -> str:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--store", type=Path, default=Path.cwd(), help="folder on the disk to use (default: this one)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures to FILE")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
-        result = run(Path(folder))
+        result = run(Path(folder), arguments.store)
     result["processor"] = processor()
     result["processors"] = os.cpu_count()
     print(f"{result['processor']}, {result['processors']} processors\n")
@@ -92,6 +93,20 @@ def main() -> None:
             ],
         )
     )
+    print("\nStore in files, GB/s, by how many blocks are moved at a time, and with one without checksums\n")
+    speeds = {(row["block_bytes"], row["threads"], row["checks"]): row for row in result["disk"]}
+    ways = [(1, True), (2, True), (3, True), (4, True), (1, False)]
+    print(
+        table(
+            ["block", "", "1", "2", "3", "4", "1, no checksum"],
+            [
+                [size(nbytes), way, *(f"{speeds[(nbytes, *each)][f'{way}_gbps']:.2f}" for each in ways)]
+                for nbytes in sorted({row["block_bytes"] for row in result["disk"]})
+                for way in ("out", "in")
+            ],
+        )
+    )
+    print("\nChecksums, GB/s: {cached_gbps:.1f} in the cache, {uncached_gbps:.1f} beyond".format(**result["checksum"]))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")
 

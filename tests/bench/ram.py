@@ -14,8 +14,8 @@ For each model and each part F of the RAM, these take turns of one step, so that
 * disk: reads and writes as many bytes as LMS has just moved, both at once, with O_DIRECT, in eight requests of 1 MiB at a time.
 
 LMS's limit is F times the most bytes that the model's managed tensors need. Both cgroups have that, the process's own memory, and
-64 MiB. A process's own memory is the peak of the cgroup of a stock process with enough RAM, less what its tensors need. Then all
-take turns again with zram in place of the swap file. What zram keeps is in RAM as well, but in no cgroup.
+64 MiB. A process's own memory is the peak of its cgroup with enough RAM, less what LMS manages in it. Then all take turns again
+with zram in place of the swap file. What zram keeps is in RAM as well, but in no cgroup.
 
 The bound is the longer of stock's seconds and the disk's. All ratios are medians of those within a turn. A process whose turn is over
 is stopped (SIGSTOP): threads of LMS would go on copying in the time of others. Single-threaded. Losses must agree to the bit.
@@ -101,27 +101,17 @@ def ask(side: Forked, question: Any) -> tuple[Any, list[tuple[float, int]]]:
     return answer, resident
 
 
-def needs(model: str, scale: float) -> int:
-    """The most bytes that the model's managed tensors need at a time."""
-    side = Forked(train, model, scale, None, {"limit": AMPLE})
-    try:
-        answers = [ask(side, "step")[0] for _ in range(WARM_UP)]
-    finally:
-        side.end()
-    need: int = answers[-1][2]["allocated_bytes.peak"]
-    return need
-
-
-def own_memory(model: str, scale: float, need: int) -> int:
-    """Bytes of RAM that a stock process takes beside what its tensors need."""
-    with kernel.cgroup(f"{PREFIX}-own", None) as group:
-        side = Forked(train, model, scale, group, None)
-        try:
-            for _ in range(WARM_UP):
-                ask(side, "step")
-        finally:
-            side.end()
-        return max(0, kernel.peak(group) - need)
+def needs(model: str, scale: float, limited: bool) -> tuple[int, int]:
+    """The most bytes that the model's managed tensors need at a time, and those that its process has besides: 0 where
+    there are no cgroups.
+    """
+    with ExitStack() as stack:
+        group = stack.enter_context(kernel.cgroup(f"{PREFIX}-own", None)) if limited else None
+        side = Forked(train, model, scale, group, {"limit": AMPLE})
+        stack.callback(side.end)
+        for _ in range(WARM_UP):
+            said = ask(side, "step")[0][2]
+        return said["allocated_bytes.peak"], kernel.peak(group) - said["device_bytes.peak"] if group else 0
 
 
 def take_turns(sides: dict[str, Forked], plain: Forked, steps: int) -> tuple[list[dict[str, Turn]], dict[str, int]]:
@@ -260,8 +250,7 @@ def draw(picture: Path, model: str, need: int, limit: int, turns: list[dict[str,
 
 def compare(model: str, options: argparse.Namespace, kinds: list[str]) -> list[dict[str, Any]]:
     """Prints the model's rows, and returns all that they say and more."""
-    need = needs(model, options.scale)
-    own = own_memory(model, options.scale, need) if kinds != [""] else 0
+    need, own = needs(model, options.scale, kinds != [""])
     results = []
     for ram in options.ram:
         limit = int(need * ram)

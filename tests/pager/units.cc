@@ -520,6 +520,8 @@ class Turns : public lms::BlockSource {
   static constexpr BlockId large = count;
   static constexpr std::uint64_t bytes = 4096;
 
+  double cost = 1;  // of writing a byte
+
   Turns(std::uint64_t limit_blocks, std::uint64_t free_blocks)
       : limit_(limit_blocks * bytes), watermark_(free_blocks * bytes) {
     for (BlockId block = 0; block < count; ++block) {
@@ -535,15 +537,19 @@ class Turns : public lms::BlockSource {
   const std::vector<BlockId>& present() const override { return present_; }
   std::uint64_t limit() const override { return limit_; }
   std::uint64_t watermark() const override { return watermark_; }
+  double write_cost() const override { return cost; }
   std::uint64_t occupied() const override {
     const auto here = std::count(std::begin(away_), std::end(away_), false);
     return (static_cast<std::uint64_t>(here) + (lives_ ? 8 : 0)) * bytes;
   }
 
-  void use(BlockId block) {
+  void read(BlockId block) {
     away_[block] = false;
     make_room();
     policy.note(lms::Event{block, Use::read, bytes});
+  }
+  void use(BlockId block) {
+    read(block);
     policy.note(lms::Event{block, Use::write, bytes});
   }
   // What comes back ahead of need, in that order.
@@ -622,6 +628,41 @@ CASE(a_plan_leaves_as_much_free_as_the_watermark_says) {
       turns.use(block);
     }
     CHECK_EQ(turns.page_out_early().size(), 8 + free_blocks);
+  }
+}
+
+// Twice in each round seven blocks have to be away. Seven that are only read cost a read each time; of eight that are
+// written, seven cost a read and a write, once.
+CASE(a_plan_knows_what_writing_costs) {
+  constexpr BlockId only_read = 7;
+  for (const double cost : {0.125, 8.0}) {
+    Turns turns(/*limit_blocks=*/17, /*free_blocks=*/0);
+    turns.cost = cost;
+    const auto read_and_go_on = [&turns] {
+      for (BlockId block = 0; block < only_read; ++block) {
+        turns.read(block);
+      }
+      turns.use(only_read);  // so that this is an operation of its own
+    };
+    const auto write = [&turns] {
+      for (BlockId block = only_read + 1; block < Turns::count; ++block) {
+        turns.use(block);
+      }
+    };
+    for (int round = 0; round < 8; ++round) {
+      read_and_go_on();
+      write();
+      turns.use_large();
+      read_and_go_on();
+      turns.use_large();
+    }
+    read_and_go_on();
+    write();
+    const std::vector<BlockId> left = turns.page_out_early();
+    CHECK_EQ(left.size(), 7);
+    for (const BlockId block : left) {
+      CHECK_EQ(block > only_read, cost < 1);
+    }
   }
 }
 

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <chrono>
+#include <cmath>
 #include <cstdlib>
 #include <cstring>
 #include <exception>
@@ -31,6 +32,10 @@ constexpr int pager_most_partings = 8;
 // What may be cached in RAM beyond the most that was in use: a part of that, and at least so many bytes.
 constexpr std::uint64_t pager_cache_part = 16;
 constexpr std::uint64_t pager_cache_least = 32 << 20;
+// Of what it costs to write a byte to the store instead of reading one, in doublings: from where on a change counts,
+// and how many there are at most.
+constexpr double pager_clear_change = 0.75;
+constexpr double pager_most_doublings = 3;
 // Accesses that fault although the block is there: after so many in a row the fault is not ours to serve.
 constexpr int pager_most_spurious_faults = 1000;
 
@@ -914,8 +919,21 @@ Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
   return status;
 }
 
+// What is measured varies from copy to copy, so only powers of two count, and those that are clearly others than
+// before.
+void Pager::note_store_speed() {
+  const double read = copies_.store().read_cost();
+  const double measured = read > 0 ? copies_.store().write_cost() / read : 1;
+  const double change = std::log2(measured / write_cost_);
+  if (std::abs(change) > pager_clear_change) {
+    write_cost_ =
+        std::exp2(std::max(-pager_most_doublings, std::min(pager_most_doublings, std::round(std::log2(measured)))));
+  }
+}
+
 // False when the store has no room for the block; copies_.error() says why.
 bool Pager::allocate_slot(Block* block) {
+  note_store_speed();
   if (!copies_.allocate(block)) {
     return false;
   }

@@ -197,6 +197,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   BlockState state(BlockId id) const override { return blocks_.state(id); }
   const std::vector<BlockId>& present() const override { return blocks_.present(); }
   std::uint64_t occupied() const override { return resident_bytes_.load(std::memory_order_relaxed); }
+  double write_cost() const override { return write_cost_; }
   std::uint64_t watermark() const override { return asynchronous_ ? limit() / watermark_part : 0; }
 
   Status apply(const Settings& settings);
@@ -223,6 +224,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status page_out_by_device(Lock* lock, Block* block, bool clean);
   void page_out_some(Lock* lock);
   bool allocate_slot(Block* block);
+  void note_store_speed();
   bool moves_elsewhere(Block* block);
   void grow_store(Lock* lock, std::uint64_t bytes);
   void count_away(const Block& block);
@@ -407,6 +409,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   std::uint64_t& away_bytes_{counts_.away_bytes};  // blocks without
   BlockTable blocks_;
   HostCopies copies_;
+  double write_cost_ = 1;  // BlockSource::write_cost
   bool growing_ = false;  // a thread enlarges the store, without the lock
   FaultedPins faulted_;
   std::deque<Block*> unsettled_;  // freed ranges whose addresses may not be mapped again yet

@@ -30,8 +30,8 @@ class EvictionPlan {
   };
 
   // Sets `chosen` in every gap. excess: by moment, the bytes over the limit while nothing is away; afterwards those
-  // that remain (positive where no choice of gaps would do). written: by version, the bytes that its first eviction
-  // costs. work: about how many elementary operations to spend on choosing well.
+  // that remain (positive where no choice of gaps would do). written: by version, what its first eviction costs, in
+  // bytes read. work: about how many elementary operations to spend on choosing well.
   static void solve(std::vector<std::int64_t>* excess, const std::vector<std::uint64_t>& written,
                     std::vector<Gap>* gaps, std::uint64_t work) {
     std::vector<Gap> best;

@@ -528,10 +528,11 @@ void IterationPolicy::rejoin_after(Step step) {
 void IterationPolicy::ensure_plan(const BlockSource& blocks) {
   const Position settled = std::max<Position>(iteration_settled, cycle_.size() / iteration_settled_part);
   const std::uint64_t limit = blocks.limit() - std::min(blocks.limit(), blocks.watermark());
-  if (planned_ ? planned_limit_ == limit : now_ - joined_ < settled) {
+  const double write_cost = blocks.write_cost();
+  if (planned_ ? planned_limit_ == limit && planned_write_cost_ == write_cost : now_ - joined_ < settled) {
     return;
   }
-  make_plan(limit);
+  make_plan(limit, write_cost);
 }
 
 // The bytes that live in each group, at most, while nothing is away. Also, by step: the bytes of the contents that it
@@ -576,12 +577,15 @@ std::vector<std::int64_t> IterationPolicy::find_live(std::vector<std::uint64_t>*
   return live;
 }
 
-void IterationPolicy::make_plan(std::uint64_t limit) {
+void IterationPolicy::make_plan(std::uint64_t limit, double write_cost) {
   const Step length = static_cast<Step>(cycle_.size());
   const std::uint32_t groups = cycle_.back().group + 1;
   std::vector<std::uint64_t> written;
   std::vector<Step> version;
   std::vector<std::int64_t> excess = find_live(&written, &version);
+  for (std::uint64_t& bytes : written) {
+    bytes = static_cast<std::uint64_t>(static_cast<double>(bytes) * write_cost);
+  }
   std::vector<EvictionPlan::Gap> gaps;
   std::vector<Step> gap_step;
   for (Step step = 0; step < length; ++step) {
@@ -616,6 +620,7 @@ void IterationPolicy::make_plan(std::uint64_t limit) {
   }
   planned_ = true;
   planned_limit_ = limit;
+  planned_write_cost_ = write_cost;
   openings_.clear();
   due_.clear();
   stays_.clear();
@@ -749,7 +754,7 @@ void IterationPolicy::sort_candidates(const BlockSource& blocks) {
     }
     const Step last = id < tracks_.size() ? tracks_[id].last : iteration_no_step;
     double distance = length;
-    double cost = state.clean ? 1 : 2;
+    double cost = state.clean ? 1 : 1 + planned_write_cost_;
     if (last != iteration_no_step) {
       const Step next = cycle_[last].next;
       distance = next == iteration_no_step ? 2 * length : static_cast<double>(position_of(next) - now_);

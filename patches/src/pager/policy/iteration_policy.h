@@ -127,7 +127,7 @@ class IterationPolicy : public Policy {
   // Plan.
   void ensure_plan(const BlockSource& blocks);
   std::vector<std::int64_t> find_live(std::vector<std::uint64_t>* written, std::vector<Step>* version) const;
-  void make_plan(std::uint64_t limit);
+  void make_plan(std::uint64_t limit, double write_cost);
   using SpanOrder = bool (*)(const Span&, const Span&);
   static bool later_last(const Span& a, const Span& b) {  // a heap with the latest next use on top
     return a.next != b.next ? a.next < b.next : a.block < b.block;
@@ -169,6 +169,7 @@ class IterationPolicy : public Policy {
 
   bool planned_ = false;
   std::uint64_t planned_limit_ = 0;
+  double planned_write_cost_ = 1;
   std::vector<std::uint64_t> resident_;  // by group: bytes resident under the plan, at most
   std::vector<Span> openings_;  // a heap of what the plan lets go; entries may be out of date
   std::deque<Span> due_;  // the same in the order of last use

@@ -33,6 +33,8 @@ class BlockSource {
   // Bytes of the limit that a plan leaves free, so that what comes back need not wait until something has left; 0 where
   // nothing is gained by that.
   virtual std::uint64_t watermark() const { return 0; }
+  // What it costs to copy a byte out, where to copy one in costs 1. Changes rarely: each time a plan is made anew.
+  virtual double write_cost() const { return 1; }
   virtual std::uint64_t occupied() const = 0;  // bytes of blocks with device pages, in flight or not
 };
 
