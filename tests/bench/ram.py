@@ -15,7 +15,8 @@ For each model and each part F of the RAM, these take turns of one step, so that
 
 LMS's limit is F times the most bytes that the model's managed tensors need. Both cgroups have that, the process's own memory, and
 64 MiB. A process's own memory is the peak of its cgroup with enough RAM, less what LMS manages in it. Then all take turns again
-with zram in place of the swap file. What zram keeps is in RAM as well, but in no cgroup.
+with zram in place of the swap file. What zram keeps is in RAM as well, but in no cgroup. "killed": the kernel ended that
+process although there was room to swap to.
 
 The bound is the longer of stock's seconds and the disk's. All ratios are medians of those within a turn. A process whose turn is over
 is stopped (SIGSTOP): threads of LMS would go on copying in the time of others. Single-threaded. Losses must agree to the bit.
@@ -49,6 +50,7 @@ MIB = 1 << 20
 SPARE = 64 * MIB  # bytes in a cgroup beside the limit and the process's own memory
 WARM_UP = 3  # steps: the policy has learned the iteration by then
 SAMPLED = 0.01  # seconds between two looks at a process's resident memory
+KILLED = "killed"  # instead of a ratio
 PREFIX = "lms-bench-ram"  # of the names of cgroups, and of the folder in FOLDER
 SWAPS = {"swap": kernel.swap_file, "zram": kernel.zram}
 COLUMNS = (
@@ -56,6 +58,10 @@ COLUMNS = (
     *("enough ÷ stock", "LMS ÷ stock", "LMS ÷ bound", "swap ÷ LMS", "zram ÷ LMS"),
     *("allowed, MiB", "LMS's peak, MiB", "swap's peak, MiB", "in zram, MiB of RAM"),
 )
+
+
+class Killed(Exception):
+    """The kernel found no memory for a process in its cgroup."""
 
 
 class Turn(NamedTuple):
@@ -96,7 +102,9 @@ def ask(side: Forked, question: Any) -> tuple[Any, list[tuple[float, int]]]:
     except EOFError:
         side.process.join()
         code = side.process.exitcode
-        raise SystemExit(f"a process ended, code {code}{': its cgroup is too small' if code == -9 else ''}") from None
+        if code == -signal.SIGKILL:
+            raise Killed from None
+        raise SystemExit(f"a process ended, code {code}") from None
     os.kill(pid, signal.SIGSTOP)
     return answer, resident
 
@@ -118,11 +126,20 @@ def take_turns(sides: dict[str, Forked], plain: Forked, steps: int) -> tuple[lis
     """The timed turns of all sides and of the plain reader and writer, "disk"; LMS's statistics at the end."""
     turns: list[dict[str, Turn]] = []
     stats: dict[str, int] = {}
+    gone: list[str] = []  # killed, although there was room to swap to
     for step in range(WARM_UP + steps):
         turn: dict[str, Turn] = {}
         for name, side in sides.items():
+            if name in gone:
+                continue
             before = kernel.swapped()
-            (seconds, loss, said), resident = ask(side, "step")
+            try:
+                (seconds, loss, said), resident = ask(side, "step")
+            except Killed:
+                if name not in SWAPS:
+                    raise SystemExit(f"{name} was killed: its cgroup is too small") from None
+                gone.append(name)
+                continue
             after = kernel.swapped()
             if name == "lms":
                 before = stats.get("in.bytes", 0), stats.get("out.bytes", 0)
@@ -137,6 +154,9 @@ def take_turns(sides: dict[str, Forked], plain: Forked, steps: int) -> tuple[lis
         turn["disk"] = Turn(ask(plain, sizes)[0], turn["lms"].loss, *sizes, [])
         if step >= WARM_UP:
             turns.append(turn)
+    for turn in turns:
+        for name in gone:
+            turn.pop(name, None)
     return turns, stats
 
 
@@ -197,7 +217,9 @@ def summary(measured: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "statistics": first["statistics"],
     }
     for kind, each in measured.items():
-        if kind:
+        if kind and kind not in each["turns"][0]:
+            result[f"{kind}_to_lms"] = KILLED
+        elif kind:
             result[f"{kind}_to_lms"] = ratio(each["turns"], kind, "lms")
             result["seconds"][kind] = median(each["turns"], kind)
             result["moved_bytes"][kind] = moved(each["turns"], kind)
@@ -222,7 +244,7 @@ def row(result: dict[str, Any]) -> str:
         f"{seconds['lms']:.2f}",
         mib(*bytes_moved["lms"]),
         mib(*bytes_moved.get("swap", [None])),
-        *(f"{result[key]:.2f}" if key in result else "–" for key in ratios),
+        *(f"{result[key]:.2f}" if result.get(key, KILLED) != KILLED else result.get(key, "–") for key in ratios),
         mib(result["allowed_bytes"] if peaks else None),
         mib(peaks.get("lms")),
         mib(peaks.get("swap")),
@@ -310,7 +332,8 @@ def main() -> None:
     options.models = options.models or list(ram_models.MODELS)
     check(options)
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-        signal.signal(each, interrupted)
+        if signal.getsignal(each) != signal.SIG_IGN:  # as under nohup
+            signal.signal(each, interrupted)
     kinds = [""] if options.no_swap else ["swap"] + ["zram"] * kernel.zram_works(options.store)
     torch.set_num_threads(1)
     print(f"torch {torch.__version__}, {options.steps} timed steps of each side, one thread")
