@@ -101,6 +101,7 @@ class FileStore final : public Store {
     std::stable_partition(ends.begin(), ends.end(),
                           [this](const std::pair<double, std::size_t>& end) { return !places_[end.second]->left_out; });
     std::vector<std::size_t> result;
+    result.reserve(ends.size());
     for (const auto& end : ends) {
       result.push_back(end.second);
     }
