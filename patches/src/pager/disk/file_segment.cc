@@ -53,8 +53,6 @@ void DiskLoad::end(bool write, std::uint64_t bytes, std::uint64_t ns) {
   }
 }
 
-constexpr std::size_t FileSegment::unit;  // C++14 wants a definition
-
 std::unique_ptr<FileSegment> FileSegment::make(const std::string& directory, std::uint64_t bytes, bool checks,
                                                DiskLoad* load) {
   std::string name = directory + "/lms-store-XXXXXX";
@@ -156,7 +154,7 @@ int FileSegment::move_units(bool write, std::uint64_t offset, char* memory, std:
     const unsigned depth = write && load_->is_read() ? segment_depth_beside_reads : DiskQueue::depth;
     if (error_number == 0 && begun < bytes && in_flight < depth) {
       DiskRequest* request = unused[--unused_count];
-      const std::size_t part = std::min(unit, bytes - begun);
+      const std::size_t part = std::min(disk_unit, bytes - begun);
       *request = DiskRequest{file_, write, iovec{memory + begun, part}, offset + begun, 0};
       if (write) {
         note(offset + begun, memory + begun, part);
@@ -193,8 +191,8 @@ int FileSegment::move_mapped(bool write, std::uint64_t offset, char* memory, std
   } else {
     std::memcpy(memory, mapping_ + offset, bytes);
   }
-  for (std::size_t done = 0; done < bytes; done += unit) {
-    const std::size_t part = std::min(unit, bytes - done);
+  for (std::size_t done = 0; done < bytes; done += disk_unit) {
+    const std::size_t part = std::min(disk_unit, bytes - done);
     if (write) {
       note(offset + done, memory + done, part);
     } else if (!is_right(offset + done, memory + done, part)) {

@@ -1,8 +1,8 @@
 // A segment of the store that is a file without a name, past the page cache where the file system allows it (O_DIRECT):
 // so the limit bounds what the process takes of RAM, and every byte is moved once.
 //
-// Contents are moved in units of `unit` bytes, several in flight at a time, and each has a checksum of its own. A slot
-// may be written and read in parts that begin at a multiple of that.
+// Contents are moved in units of disk_unit bytes, several in flight at a time, and each has a checksum of its own. A
+// slot may be written and read in parts that begin at a multiple of that.
 #ifndef LMS_FILE_SEGMENT_H
 #define LMS_FILE_SEGMENT_H
 
@@ -17,6 +17,8 @@
 #include "../store.h"
 
 namespace lms {
+
+constexpr std::size_t disk_unit = 512 << 10;  // bytes
 
 // What the segments of a directory do at the moment, and how fast they have been. Thread-safe.
 class DiskLoad {
@@ -43,8 +45,6 @@ struct DiskRequest;
 
 class FileSegment final : public Segment {
  public:
-  static constexpr std::size_t unit = 512 << 10;  // bytes
-
   // A new file in the directory, whose space is claimed. Null with errno set. `load` outlives it.
   static std::unique_ptr<FileSegment> make(const std::string& directory, std::uint64_t bytes, bool checks,
                                            DiskLoad* load);
