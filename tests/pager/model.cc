@@ -162,6 +162,11 @@ class Model {
     } else if (what < 999) {
       CHECK_EQ(lms_restore_all(pager_), LMS_OK);
       restored_ = true;
+      for (auto& entry : blocks_) {  // those of the running operation came back during it
+        if (depth_ > 0 && entry.second.home == operations_) {
+          entry.second.operation = operations_;
+        }
+      }
       CHECK_EQ(check::statistic(pager_, "away_bytes.current"), 0);
       // What was clean is no more: a later raw write must not fault.
       CHECK_EQ(check::statistic(pager_, "clean_bytes.current"), 0);
