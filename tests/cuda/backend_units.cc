@@ -12,6 +12,7 @@
 
 #include "backend/cuda/cuda_ipc.h"
 #include "backend_rig.h"
+#include "disk/file_store.h"
 
 using check::mib;
 using lms::Access;
