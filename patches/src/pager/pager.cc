@@ -941,12 +941,12 @@ bool Pager::allocate_slot(Block* block) {
   return true;
 }
 
-// A page-out has failed. When a write to the block's slot was the reason, and there is a place for it where none has
-// failed, gives the slot back and returns true.
-bool Pager::moves_elsewhere(Block* block) {
+// A page-out has failed for the `attempt`th time. When a write to the block's slot was the reason, and there is a place
+// where none has failed, gives the slot back and returns true. Others may be full, or fail as well, so this ends.
+bool Pager::moves_elsewhere(Block* block, std::size_t attempt) {
   const Slot slot = block->slot;
-  const int error_number = slot.segment->failed_write.exchange(0, std::memory_order_relaxed);
-  if (error_number == 0 || !slot.store->write_failed(slot, error_number)) {
+  const int error_number = slot.segment->failed_write.load(std::memory_order_relaxed);
+  if (error_number == 0 || !slot.store->write_failed(slot, error_number) || attempt >= slot.store->places()) {
     return false;
   }
   block->copy = Uses{};
@@ -988,6 +988,7 @@ Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
   Uses copy;
   Status status;
   bool again = false;
+  std::size_t attempts = 0;
   do {
     if (!clean && !allocate_slot(block)) {
       ++counts_.store_failures;
@@ -1002,7 +1003,7 @@ Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
     }
     lock->lock();
     --copying_;
-    again = !clean && !status.ok() && moves_elsewhere(block);
+    again = !clean && !status.ok() && moves_elsewhere(block, ++attempts);
   } while (again);
   if (!status.ok()) {
     ++counts_.store_failures;
@@ -1039,6 +1040,7 @@ void Pager::count_away(const Block& block) {
 Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
   fault::stay_in_front();
   Status status;
+  std::size_t attempts = 0;
   for (bool again = !clean; again;) {
     again = false;
     grow_store(lock, block->bytes);
@@ -1060,7 +1062,7 @@ Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
       } else {
         status =
             Status(LMS_STORE_FAILED, block->slot.store->failure("written", block->slot, block->bytes, error_number));
-        again = moves_elsewhere(block);
+        again = moves_elsewhere(block, ++attempts);
         status = again ? Status() : status;
       }
     }

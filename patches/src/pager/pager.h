@@ -225,7 +225,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void page_out_some(Lock* lock);
   bool allocate_slot(Block* block);
   void note_store_speed();
-  bool moves_elsewhere(Block* block);
+  bool moves_elsewhere(Block* block, std::size_t attempt);
   void grow_store(Lock* lock, std::uint64_t bytes);
   void count_away(const Block& block);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach);

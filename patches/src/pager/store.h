@@ -32,7 +32,7 @@ class Segment {
 
   Ranges ranges;
   std::size_t place = 0;  // of the store's
-  std::atomic<int> failed_write{0};  // errno of a write that failed since somebody set it to 0
+  std::atomic<int> failed_write{0};  // errno of the last write that failed; 0 if none has
   bool frozen = false;  // shared with another process since a fork: what it holds stays, nothing new is written
 };
 
@@ -76,11 +76,11 @@ class Store {
   // Called in parent and child after a fork: from now on each writes only to segments of its own.
   void freeze();
 
+  std::size_t places() const { return used_.size(); }
   std::uint64_t used_bytes() const;
   const std::string& error() const { return error_; }
 
-  // A write to the slot has failed with `error_number`. True when another slot for the same contents would lie in a
-  // place where none has.
+  // A write to the slot has failed with `error_number`. True when there is a place where none has.
   virtual bool write_failed(const Slot& /*slot*/, int /*error_number*/) { return false; }
 
   // One sentence for a read or write of a slot of `bytes` that failed with `error_number`.
@@ -113,7 +113,6 @@ class Store {
   virtual bool shared_by_fork() const = 0;
 
   std::uint64_t used_bytes(std::size_t place) const { return used_[place]; }
-  std::size_t places() const { return used_.size(); }
 
  private:
   bool take_slot(std::uint64_t bytes, Slot* slot);

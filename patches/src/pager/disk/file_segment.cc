@@ -177,7 +177,7 @@ int FileSegment::move_units(bool write, std::uint64_t offset, char* memory, std:
   }
   DiskQueues::of_process().give(std::move(queue));
   if (error_number == 0 && !direct_.load(std::memory_order_relaxed)) {
-    leave_page_cache(write, offset, bytes);
+    error_number = leave_page_cache(write, offset, bytes);
   }
   return error_number;
 }
@@ -238,13 +238,17 @@ bool FileSegment::is_right(std::uint64_t offset, const void* contents, std::size
   return checksums_ == nullptr || checksums_[offset / segment_page] == checksum(contents, bytes);
 }
 
-// What the page cache keeps counts as the process's memory, as in a memory cgroup. (On tmpfs it is all there is.)
-void FileSegment::leave_page_cache(bool write, std::uint64_t offset, std::size_t bytes) {
-  if (write) {
-    sync_file_range(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
-                    SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER);
+// What the page cache keeps counts as the process's memory, as in a memory cgroup. (On tmpfs it is all there is.) 0, or
+// an errno when it could not be written to the disk.
+int FileSegment::leave_page_cache(bool write, std::uint64_t offset, std::size_t bytes) {
+  if (write &&
+      sync_file_range(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes),
+                      SYNC_FILE_RANGE_WRITE | SYNC_FILE_RANGE_WAIT_AFTER) != 0 &&
+      (errno == EIO || errno == ENOSPC)) {
+    return errno;
   }
   posix_fadvise(file_, static_cast<off_t>(offset), static_cast<off_t>(bytes), POSIX_FADV_DONTNEED);
+  return 0;
 }
 
 }  // namespace lms

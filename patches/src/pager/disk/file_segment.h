@@ -64,7 +64,7 @@ class FileSegment final : public Segment {
   int complete(DiskRequest* request, bool direct);
   bool is_right(std::uint64_t offset, const void* contents, std::size_t bytes) const;
   void note(std::uint64_t offset, const void* contents, std::size_t bytes);
-  void leave_page_cache(bool write, std::uint64_t offset, std::size_t bytes);
+  int leave_page_cache(bool write, std::uint64_t offset, std::size_t bytes);
 
   int file_;
   std::atomic<bool> direct_{false};

@@ -58,8 +58,8 @@ class FileStore final : public Store {
   }
 
   bool write_failed(const Slot& slot, int error_number) override {
-    return leave_out(slot.segment->place, "written", error_number) &&
-           std::any_of(places_.begin(), places_.end(),
+    leave_out(slot.segment->place, "written", error_number);
+    return std::any_of(places_.begin(), places_.end(),
                        [](const std::unique_ptr<Place>& place) { return !place->left_out; });
   }
 
@@ -119,16 +119,17 @@ class FileStore final : public Store {
     bool left_out = false;
   };
 
-  // False when it already was, or there is no other.
-  bool leave_out(std::size_t place, const char* action, int error_number) {
-    if (places_.size() == 1 || places_[place]->left_out) {
-      return false;
+  void leave_out(std::size_t place, const char* action, int error_number) {
+    if (places_[place]->left_out) {
+      return;
     }
     places_[place]->left_out = true;
+    if (places_.size() == 1) {
+      return;  // there is nothing to choose
+    }
     const std::string text =
         "LMS: " + sentence(place, action, error_number, "") + "; it is left out while other directories have room\n";
     static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
-    return true;
   }
 
   std::string sentence(std::size_t place, const char* action, int error_number, const std::string& which) const {
