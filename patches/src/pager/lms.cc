@@ -9,7 +9,6 @@
 #include <exception>
 #include <memory>
 #include <new>
-#include <sstream>
 #include <string>
 #include <vector>
 
@@ -63,6 +62,17 @@ std::string lms_absolute(const std::string& path) {
   return path.empty() || path[0] == '/' || getcwd(folder, sizeof folder) == nullptr ? path : folder + ("/" + path);
 }
 
+// Of lines.
+std::vector<std::string> lms_directories(const std::string& lines) {
+  std::vector<std::string> directories;
+  for (std::size_t begin = 0; begin < lines.size();) {
+    const std::size_t end = std::min(lines.find('\n', begin), lines.size());
+    directories.push_back(lms_absolute(lines.substr(begin, end - begin)));
+    begin = end + 1;
+  }
+  return directories;
+}
+
 // Where what leaves makes room in RAM.
 lms::Status lms_choose_store(std::vector<std::string>* directories) {
   if (directories->empty()) {
@@ -90,10 +100,7 @@ lms::Status lms_settings(const lms_options* options, lms::Settings* settings) {
     return lms::Status(LMS_INVALID_ARGUMENT, "the options are of another version of the library");
   }
   settings->limit = options->limit;
-  std::istringstream lines(options->store != nullptr ? options->store : "");
-  for (std::string line; std::getline(lines, line);) {
-    settings->store.directories.push_back(lms_absolute(line));
-  }
+  settings->store.directories = lms_directories(options->store != nullptr ? options->store : "");
   settings->store.checks = options->unchecked == 0;
   if (options->policy != nullptr) {
     settings->policy = options->policy;
