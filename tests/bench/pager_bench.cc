@@ -5,9 +5,6 @@
 // live blocks, with 1 and 2 threads. "few" goes round 64 blocks spread over all that live: it shows whether the pager's
 // own work grows with their number. "all" takes every live block in random order: it adds the machine's cache misses.
 // Page traffic: bytes per second out to the memory store and back, against memcpy of the same sizes in the same run.
-// Disk: bytes per second to and from a store in files in the directory that is given, or the current one.
-#include <sys/mman.h>
-
 #include <algorithm>
 #include <atomic>
 #include <chrono>
@@ -16,20 +13,14 @@
 #include <cstdlib>
 #include <cstring>
 #include <functional>
-#include <memory>
 #include <string>
 #include <thread>
 #include <utility>
 #include <vector>
 
-#include "disk/checksum.h"
-#include "disk/file_store.h"
 #include "lms.h"
 
 namespace {
-
-using lms::Slot;
-using lms::Store;
 
 constexpr std::uint64_t small_block = 64 << 10;  // never written here, so it costs address space and no memory
 constexpr int repetitions = 5;
@@ -220,97 +211,10 @@ void traffic() {
   std::printf("]");
 }
 
-// What the store in files moves, in gigabytes per second, when so many threads move blocks of that size.
-double disk_speed(const std::vector<Slot>& slots, char* memory, std::uint64_t bytes, int threads, bool write) {
-  double best = 1e30;
-  for (int repetition = 0; repetition < repetitions; ++repetition) {
-    std::atomic<std::size_t> next{0};
-    const double start = now();
-    std::vector<std::thread> running;
-    for (int thread = 0; thread < threads; ++thread) {
-      running.emplace_back([&] {
-        for (std::size_t i = next++; i < slots.size(); i = next++) {
-          char* contents = memory + i * bytes;
-          if (!(write ? slots[i].segment->write(slots[i].offset, contents, bytes)
-                      : slots[i].segment->read(slots[i].offset, contents, bytes))) {
-            std::perror("the store fails");
-            std::exit(1);
-          }
-        }
-      });
-    }
-    for (std::thread& thread : running) {
-      thread.join();
-    }
-    best = std::min(best, now() - start);
-  }
-  return static_cast<double>(slots.size() * bytes) / best / 1e9;
-}
-
-// Gigabytes per second of checksums of those bytes, again and again until `total` is reached.
-double checksum_speed(const char* memory, std::uint64_t total, std::uint64_t bytes) {
-  const std::uint64_t expected = lms::checksum(memory, bytes);
-  double best = 1e30;
-  for (int repetition = 0; repetition < repetitions; ++repetition) {
-    const double start = now();
-    for (std::uint64_t done = 0; done < total; done += bytes) {
-      if (lms::checksum(memory, bytes) != expected) {
-        std::fprintf(stderr, "two checksums of the same bytes\n");
-        std::exit(1);
-      }
-    }
-    best = std::min(best, now() - start);
-  }
-  return static_cast<double>(total) / best / 1e9;
-}
-
-void disk(const char* directory) {
-  const std::uint64_t total = 512 << 20;
-  void* pages = mmap(nullptr, total, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (pages == MAP_FAILED) {
-    std::perror("mmap");
-    std::exit(1);
-  }
-  char* memory = static_cast<char*>(pages);
-  std::memset(memory, 1, total);
-  std::printf("\"checksum\": {\"cached_gbps\": %.2f, \"uncached_gbps\": %.2f},\n\"disk\": [",
-              checksum_speed(memory, total, 256 << 10), checksum_speed(memory, total, total));
-  const char* separator = "";
-  for (const bool checks : {true, false}) {
-    for (std::uint64_t bytes = 64 << 10; bytes <= (16 << 20); bytes *= 16) {
-      for (const int threads : {1, 2, 3, 4}) {
-        lms::FileStoreOptions options;
-        options.directories = {directory};
-        options.checks = checks;
-        std::string error;
-        const std::unique_ptr<Store> store = lms::make_file_store(options, &error);
-        std::vector<Slot> slots(total / bytes);
-        for (Slot& slot : slots) {
-          if (store == nullptr || !store->allocate(bytes, &slot)) {
-            std::fprintf(stderr, "%s\n", store == nullptr ? error.c_str() : store->error().c_str());
-            std::exit(1);
-          }
-        }
-        const double out = disk_speed(slots, memory, bytes, threads, true);
-        const double in = disk_speed(slots, memory, bytes, threads, false);
-        std::printf(
-            "%s\n  {\"block_bytes\": %llu, \"threads\": %d, \"checks\": %s, \"out_gbps\": %.2f, \"in_gbps\": %.2f}",
-            separator, static_cast<unsigned long long>(bytes), threads, checks ? "true" : "false", out, in);
-        separator = ",";
-        std::fflush(stdout);
-      }
-    }
-  }
-  std::printf("]");
-  munmap(pages, total);
-}
-
 }  // namespace
 
-int main(int count, char** arguments) {
+int main() {
   std::printf("{");
-  disk(count > 1 ? arguments[1] : ".");
-  std::printf(",\n");
   hot_paths();
   std::printf(",\n");
   traffic();

@@ -1,4 +1,4 @@
-"""Builds pager_bench.cc as the patched framework builds the pager, runs it, and prints its figures as tables.
+"""Builds pager_bench.cc and disk_bench.cc as the patched framework builds the pager, runs them, and prints their figures.
 
 python tests/bench/pager_bench.py [--store FOLDER] [--json FILE]
 """
@@ -19,12 +19,14 @@ PAGER = HERE.parents[1] / "patches" / "src" / "pager"
 
 
 def run(folder: Path, store: Path) -> dict[str, Any]:
-    """Builds in `folder` and returns what the program printed; `store` is where it writes."""
+    """Builds in `folder` and returns what the programs printed; `store` is where the second writes."""
     subprocess.run(["cmake", "-S", PAGER, "-B", folder, "--preset", "bench"], check=True, stdout=subprocess.DEVNULL)
-    build = ["cmake", "--build", folder, "--target", "pager_bench"]
-    subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
-    done = subprocess.run([folder / "bin" / "pager_bench", store], check=True, stdout=subprocess.PIPE, text=True)
-    result: dict[str, Any] = json.loads(done.stdout)
+    result: dict[str, Any] = {}
+    for words in (["pager_bench"], ["disk_bench", str(store)]):
+        build = ["cmake", "--build", folder, "--target", words[0]]
+        subprocess.run(build, check=True, stdout=subprocess.DEVNULL)
+        command = [folder / "bin" / words[0], *words[1:]]
+        result.update(json.loads(subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout))
     return result
 
 

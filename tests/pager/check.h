@@ -8,6 +8,7 @@
 #ifndef LMS_TESTS_CHECK_H
 #define LMS_TESTS_CHECK_H
 
+#include <dirent.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -184,6 +185,22 @@ CHECK_RAW_ACCESS inline void copy(void* to, const void* from, std::uint64_t byte
 inline std::string directory() {
   const char* given = std::getenv("LMS_TEST_DIRECTORY");
   return given != nullptr ? given : ".";
+}
+
+// The numbers of the open files of stores in the directory whose path ends so.
+inline std::vector<int> store_files(const std::string& directory = "") {
+  std::vector<int> found;
+  DIR* listing = opendir("/proc/self/fd");
+  CHECK(listing != nullptr);
+  while (const dirent* entry = readdir(listing)) {
+    char target[4096] = {};
+    if (readlinkat(dirfd(listing), entry->d_name, target, sizeof target - 1) > 0 &&
+        std::strstr(target, (directory + "/lms-store-").c_str()) != nullptr) {
+      found.push_back(std::atoi(entry->d_name));
+    }
+  }
+  closedir(listing);
+  return found;
 }
 
 constexpr int descriptors = 4096;  // a store's are below that

@@ -1,6 +1,5 @@
 // The store in files: what moves through which queue, checksums, several directories, and everything that a disk, a
 // kernel or a program can refuse or spoil.
-#include <dirent.h>
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
@@ -26,6 +25,7 @@
 #include "disk/file_store.h"
 #include "disk/thread_queue.h"
 #include "disk/uring_queue.h"
+#include "processes.h"
 
 using check::contains;
 using check::create;
@@ -38,6 +38,7 @@ using check::pin;
 using check::Random;
 using check::reclaim;
 using check::statistic;
+using check::store_files;
 using check::touch;
 using lms::DiskQueue;
 using lms::DiskRequest;
@@ -82,22 +83,6 @@ std::unique_ptr<Store> store_in(const std::vector<std::string>& directories, boo
   return store;
 }
 
-// The numbers of the open files of stores in that directory.
-std::vector<int> store_files(const std::string& directory = "") {
-  std::vector<int> found;
-  DIR* listing = opendir("/proc/self/fd");
-  CHECK(listing != nullptr);
-  while (const dirent* entry = readdir(listing)) {
-    char target[4096] = {};
-    if (readlinkat(dirfd(listing), entry->d_name, target, sizeof target - 1) > 0 &&
-        contains(target, (directory + "/lms-store-").c_str())) {
-      found.push_back(std::atoi(entry->d_name));
-    }
-  }
-  closedir(listing);
-  return found;
-}
-
 // From now on the system call fails; with `file` only for that descriptor as its first argument.
 void refuse(long call, int error_number, int file = -1) {
   const std::uint8_t past_file = file == -1 ? 0 : 1;
@@ -126,14 +111,12 @@ template <typename Run>
 std::string apart(Run run) {
   int said[2] = {};
   CHECK_EQ(pipe(said), 0);
-  const pid_t child = fork();
-  if (child == 0) {
+  const pid_t child = check::process([&] {
     dup2(said[1], STDERR_FILENO);
     close(said[0]);
     close(said[1]);
     run();
-    _exit(0);
-  }
+  });
   close(said[1]);
   std::string text;
   char part[4096];
@@ -224,7 +207,7 @@ CASE(checksums_of_all_ones_do_not_overflow) {
 namespace {
 
 int file_of(std::uint64_t bytes) {
-  std::string name = check::directory() + "/file-XXXXXX";
+  std::string name = check::directory() + "/file-XXXXXX";  // mkostemp(3) replaces the letters
   const int file = mkostemp(&name[0], O_CLOEXEC);
   CHECK(file >= 0);
   unlink(name.c_str());

@@ -41,16 +41,7 @@ class MemoryStore final : public Store {
  public:
   MemoryStore() : Store(1) {}
 
-  std::string failure(const char* action, const Slot& /*slot*/, std::uint64_t /*bytes*/,
-                      int error_number) const override {
-    return std::string("the host store in memory cannot be ") + action + ": " + std::strerror(error_number);
-  }
-
  protected:
-  std::string full(int error_number) const override {
-    return std::string("the host store in memory cannot be enlarged: ") + std::strerror(error_number);
-  }
-
   std::unique_ptr<Segment> grow(std::size_t /*place*/, std::uint64_t bytes) override {
     void* base = mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
     if (base == MAP_FAILED) {
@@ -63,7 +54,17 @@ class MemoryStore final : public Store {
   bool shared_by_fork() const override { return false; }  // private memory: each process has its own after a write
 };
 
+std::string store_in_memory(const char* action, int error_number) {
+  return std::string("the host store in memory cannot be ") + action + ": " + std::strerror(error_number);
+}
+
 }  // namespace
+
+std::string Store::failure(const char* action, const Slot& /*slot*/, std::uint64_t /*bytes*/, int error_number) const {
+  return store_in_memory(action, error_number);
+}
+
+std::string Store::full(int error_number) const { return store_in_memory("enlarged", error_number); }
 
 bool Store::allocate(std::uint64_t bytes, Slot* slot) {
   try {

@@ -83,8 +83,9 @@ class Store {
   // A write to the slot has failed with `error_number`. True when there is a place where none has.
   virtual bool write_failed(const Slot& /*slot*/, int /*error_number*/) { return false; }
 
-  // One sentence for a read or write of a slot of `bytes` that failed with `error_number`.
-  virtual std::string failure(const char* action, const Slot& slot, std::uint64_t bytes, int error_number) const = 0;
+  // One sentence for a read or write of a slot of `bytes` that failed with `error_number`. Here and in full(): that of
+  // a store in memory.
+  virtual std::string failure(const char* action, const Slot& slot, std::uint64_t bytes, int error_number) const;
 
   // Seconds that it takes to write or read a byte, about; 0 where that is no matter. Thread-safe.
   virtual double write_cost() const { return 0; }
@@ -101,7 +102,7 @@ class Store {
   virtual void refused(std::size_t /*place*/, int /*error_number*/) {}
 
   // One sentence for a store that cannot grow.
-  virtual std::string full(int error_number) const = 0;
+  virtual std::string full(int error_number) const;
 
   // All places, the one to take first.
   virtual std::vector<std::size_t> order() const { return {0}; }

@@ -1,5 +1,5 @@
-// Reads and writes of files, several in flight at a time: through io_uring where the kernel has it and allows it to
-// this process (containers often do not), else by a few threads.
+// Reads and writes of files, several in flight at a time. uring_queue.h and thread_queue.h do it, disk_queues.h
+// chooses.
 #ifndef LMS_DISK_QUEUE_H
 #define LMS_DISK_QUEUE_H
 

@@ -53,36 +53,42 @@ void DiskLoad::end(bool write, std::uint64_t bytes, std::uint64_t ns) {
   }
 }
 
+int FileSegment::create(const std::string& directory) {
+  std::string name = directory + "/lms-store-XXXXXX";  // mkostemp(3) replaces the letters
+  const int file = mkostemp(&name[0], O_CLOEXEC);
+  if (file >= 0) {
+    unlink(name.c_str());
+  }
+  return file;
+}
+
 std::unique_ptr<FileSegment> FileSegment::make(const std::string& directory, std::uint64_t bytes, bool checks,
                                                DiskLoad* load) {
-  std::string name = directory + "/lms-store-XXXXXX";
-  int file = mkostemp(&name[0], O_CLOEXEC);
+  const int file = create(directory);
   if (file < 0) {
     return nullptr;
   }
-  unlink(name.c_str());
   // Claims the disk space now: a full disk is an error here, where it can be reported, not in the middle of a copy.
   int error_number = EINTR;
-  while (bytes > 0 && error_number == EINTR) {
+  while (error_number == EINTR) {
     error_number = posix_fallocate(file, 0, static_cast<off_t>(bytes));
   }
-  std::unique_ptr<FileSegment> segment;
-  if (bytes == 0 || error_number == 0) {
-    file = out_of_the_way(file);
-    segment.reset(new FileSegment(file, bytes, load));
-    if (checks) {
-      void* memory = mmap(nullptr, segment_checksum_bytes(bytes), PROT_READ | PROT_WRITE,
-                          MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-      segment->checksums_ = memory == MAP_FAILED ? nullptr : static_cast<std::uint64_t*>(memory);
-      if (segment->checksums_ == nullptr) {
-        segment.reset();
-        error_number = ENOMEM;
-      }
-    }
-  } else {
+  if (error_number != 0) {
     close(file);
+    errno = error_number;
+    return nullptr;
   }
-  errno = error_number;
+  std::unique_ptr<FileSegment> segment(new FileSegment(out_of_the_way(file), bytes, load));
+  if (checks) {
+    void* memory = mmap(nullptr, segment_checksum_bytes(bytes), PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (memory == MAP_FAILED) {
+      segment.reset();
+      errno = ENOMEM;
+      return nullptr;
+    }
+    segment->checksums_ = static_cast<std::uint64_t*>(memory);
+  }
   return segment;
 }
 
@@ -139,7 +145,8 @@ bool FileSegment::move(bool write, std::uint64_t offset, char* memory, std::size
 
 // 0 or an errno, as below.
 int FileSegment::move_units(bool write, std::uint64_t offset, char* memory, std::size_t bytes) {
-  std::unique_ptr<DiskQueue> queue = DiskQueues::of_process().take();
+  DiskQueues& queues = DiskQueues::of_process();
+  std::unique_ptr<DiskQueue> queue = queues.take();
   std::array<DiskRequest, DiskQueue::depth> requests;
   std::array<DiskRequest*, DiskQueue::depth> unused;
   for (std::size_t i = 0; i < requests.size(); ++i) {
@@ -175,7 +182,7 @@ int FileSegment::move_units(bool write, std::uint64_t offset, char* memory, std:
       break;
     }
   }
-  DiskQueues::of_process().give(std::move(queue));
+  queues.give(std::move(queue));
   if (error_number == 0 && !direct_.load(std::memory_order_relaxed)) {
     error_number = leave_page_cache(write, offset, bytes);
   }

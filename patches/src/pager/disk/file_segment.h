@@ -45,7 +45,10 @@ struct DiskRequest;
 
 class FileSegment final : public Segment {
  public:
-  // A new file in the directory, whose space is claimed. Null with errno set. `load` outlives it.
+  // An open file in the directory, without a name: nothing stays behind. -1 with errno set.
+  static int create(const std::string& directory);
+
+  // A segment in such a file, whose space is claimed. Null with errno set. `load` outlives it.
   static std::unique_ptr<FileSegment> make(const std::string& directory, std::uint64_t bytes, bool checks,
                                            DiskLoad* load);
   ~FileSegment() override;

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <tuple>
 #include <utility>
 #include <vector>
 
@@ -14,7 +15,7 @@ namespace lms {
 
 namespace {
 
-constexpr unsigned file_store_concurrency = 3;  // docs/performance.md: more gains nothing, fewer wait
+constexpr unsigned file_store_concurrency = 3;  // docs/performance.md: small blocks gain by it
 // Of directories that are equally busy, the one that holds less is taken: it will be read from less. A byte that lies
 // there counts as so much of one that is on its way.
 constexpr double file_store_lying = 1.0 / 1024;
@@ -70,9 +71,11 @@ class FileStore final : public Store {
   // One sentence about the first directory in which no file can be created, or nothing.
   std::string check() {
     for (std::size_t place = 0; place < places_.size(); ++place) {
-      if (FileSegment::make(places_[place]->directory, 0, false, &places_[place]->load) == nullptr) {
+      const int file = FileSegment::create(places_[place]->directory);
+      if (file < 0) {
         return sentence(place, "created", errno, "");
       }
+      close(file);
     }
     return {};
   }
@@ -84,27 +87,19 @@ class FileStore final : public Store {
 
   void refused(std::size_t place, int error_number) override { leave_out(place, "enlarged", error_number); }
 
-  std::string full(int error_number) const override {
-    std::size_t place = order().back();
-    return sentence(place, "enlarged", error_number, "");
-  }
+  std::string full(int error_number) const override { return sentence(order().back(), "enlarged", error_number, ""); }
 
   std::vector<std::size_t> order() const override {
-    std::vector<std::pair<double, std::size_t>> ends;
-    for (std::size_t place = 0; place < places_.size(); ++place) {
-      const DiskLoad& load = places_[place]->load;
-      const double bytes =
-          static_cast<double>(load.bytes()) + file_store_lying * static_cast<double>(used_bytes(place));
-      ends.emplace_back(bytes * (load.write_cost() + load.read_cost()), place);
-    }
-    std::sort(ends.begin(), ends.end());
-    std::stable_partition(ends.begin(), ends.end(),
-                          [this](const std::pair<double, std::size_t>& end) { return !places_[end.second]->left_out; });
+    std::vector<std::tuple<bool, double, std::size_t>> places;
     std::vector<std::size_t> result;
-    result.reserve(ends.size());
-    for (const auto& end : ends) {
-      result.push_back(end.second);
+    for (std::size_t index = 0; index < places_.size(); ++index) {
+      const Place& place = *places_[index];
+      const double bytes =
+          static_cast<double>(place.load.bytes()) + file_store_lying * static_cast<double>(used_bytes(index));
+      places.emplace_back(place.left_out, bytes * (place.load.write_cost() + place.load.read_cost()), index);
+      result.push_back(index);
     }
+    std::sort(result.begin(), result.end(), [&](std::size_t a, std::size_t b) { return places[a] < places[b]; });
     return result;
   }
 

@@ -29,7 +29,7 @@ inputs = np.random.default_rng(0).standard_normal((32 * 4, 1536)).astype("float3
 model.fit(inputs, inputs[:, :1], batch_size=32, epochs=2, shuffle=False, verbose=0)
 stats = tf.lms.stats("cpu") if arguments else {}
 digest = hashlib.sha256()
-for weight in model.weights:  # one by one: all at once are more memory, at once, than a group leaves
+for weight in model.weights:
     digest.update(weight.numpy().tobytes())
 print(json.dumps([digest.hexdigest(), stats]))
 """

@@ -78,16 +78,7 @@ class PinnedStore final : public Store {
   PinnedStore(std::shared_ptr<CudaDevice> device, bool mappable)
       : Store(1), device_(std::move(device)), mappable_(mappable) {}
 
-  std::string failure(const char* action, const Slot& /*slot*/, std::uint64_t /*bytes*/,
-                      int error_number) const override {
-    return std::string("the host store in memory cannot be ") + action + ": " + std::strerror(error_number);
-  }
-
  protected:
-  std::string full(int error_number) const override {
-    return std::string("the host store in memory cannot be enlarged: ") + std::strerror(error_number);
-  }
-
   std::unique_ptr<Segment> grow(std::size_t /*place*/, std::uint64_t bytes) override {
     std::unique_ptr<PinnedMemory> memory = mappable_ ? PinnedMemory::make_mappable(device_, bytes) : nullptr;
     if (memory == nullptr) {

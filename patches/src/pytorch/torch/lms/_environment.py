@@ -5,8 +5,8 @@
 
 Devices are separated by ";", and options, which are those of :func:`torch.lms.enable`, by ","; a backslash before one of these
 makes it part of a value. Several directories as ``store`` are separated by ":". ``strict`` needs no value, nor does
-``no_checksum``, nor ``per_node``: the limit is the node's, and every process gets an equal part of it. ``share`` makes the limit a budget that processes share as they need it; with a value it is the
-name of that budget, and ``weight``, ``minimum``, ``priority`` and ``group`` are those of :class:`torch.lms.Share`. A CUDA device is switched on when the process starts to use CUDA, so that importing torch does not;
+``no_checksum``, nor ``per_node``: the limit is the node's, and every process gets an equal part of it. ``share`` makes the
+limit a budget that processes share as they need it; with a value it is the name of that budget, and ``weight``, ``minimum``, ``priority`` and ``group`` are those of :class:`torch.lms.Share`. A CUDA device is switched on when the process starts to use CUDA, so that importing torch does not;
 ``cuda`` is every CUDA device that the process uses.
 
 torch calls :func:`switch_on` at the end of its import, if the variable is set. Children inherit the variable, and so LMS.
