@@ -258,9 +258,10 @@ CASE(folders_on_a_disk) {
 CASE(down_at_once_and_up_in_steps) {
   OneGroup tree(gib);
   RamLimit limit;
+  std::uint64_t now = 1;
   const auto look = [&](std::uint64_t usage, std::uint64_t least = 0, std::uint64_t most = 0) {
     tree.group("/job", gib, usage);
-    return limit.follow(RamView(tree.root()), least, std::max(least, most), 1);
+    return limit.follow(RamView(tree.root()), least, std::max(least, most), now += 2 * second_ns);
   };
   CHECK_EQ(look(0), 960 * mib);
   CHECK_EQ(look(10 * mib), 960 * mib);  // too little for a new plan
@@ -272,6 +273,26 @@ CASE(down_at_once_and_up_in_steps) {
   CHECK_EQ(look(700 * mib, 150 * mib, 250 * mib), 460 * mib);
   CHECK_EQ(look(700 * mib, 50 * mib, 150 * mib), 410 * mib);
   CHECK_EQ(look(700 * mib, 300 * mib, 400 * mib), 560 * mib);
+}
+
+CASE(up_to_what_there_was_for_two_seconds) {
+  OneGroup tree(gib);
+  RamLimit limit;
+  const auto look = [&](std::uint64_t usage, std::uint64_t now) {
+    tree.group("/job", gib, usage);
+    return limit.follow(RamView(tree.root()), 0, 0, now);
+  };
+  CHECK_EQ(look(460 * mib, 1), 500 * mib);
+  CHECK_EQ(look(260 * mib, second_ns), 500 * mib);
+  CHECK_EQ(look(360 * mib, 2 * second_ns), 500 * mib);
+  CHECK_EQ(look(160 * mib, 2 * second_ns + 1), 600 * mib);
+  // What comes and goes in less: as if it always were there.
+  for (std::uint64_t second = 3; second < 9; ++second) {
+    CHECK_EQ(look(410 * mib, second * second_ns), 550 * mib);
+    CHECK_EQ(look(10 * mib, second * second_ns + 1000), 550 * mib);
+  }
+  CHECK_EQ(look(10 * mib, 10 * second_ns), 550 * mib);
+  CHECK_EQ(look(10 * mib, 13 * second_ns), 950 * mib);
 }
 
 CASE(others_wait_for_memory) {
@@ -296,12 +317,16 @@ CASE(others_wait_for_memory) {
   }
   CHECK_EQ(half_a_second(500000), last);  // no less than three quarters
   limit.follow(RamView(tree.root()), 0, 0, now + 1);  // looks in between change nothing
-  for (int step = 0; step < 15; ++step) {
+  // As much is allowed again after eight seconds, and taken after two more at most.
+  for (int step = 0; step < 16; ++step) {
     const std::uint64_t next = half_a_second(0);
     CHECK(next >= last && next < whole);
     last = next;
   }
-  CHECK_EQ(half_a_second(0), whole);
+  for (int step = 0; step < 7; ++step) {
+    last = half_a_second(0);
+  }
+  CHECK_EQ(last, whole);
 }
 
 CASE(the_machine_waits_for_memory) {

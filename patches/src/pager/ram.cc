@@ -20,6 +20,8 @@ constexpr std::uint64_t ram_reserve_part = 20;
 constexpr std::uint64_t ram_least_reserve = 64 << 20;
 // Changes below this part are left: each one makes the policy plan anew, and the reserve is larger.
 constexpr std::uint64_t ram_step_part = 64;
+// What took memory in this time may do so again, as in each step of a program: what it leaves in between is not taken.
+constexpr std::uint64_t ram_rise_window_ns = 2'000'000'000;
 
 // Who waits for memory more than this part of the time has too little of it: the kernel drops what it needs again.
 constexpr std::uint64_t ram_stall_part = 5;
@@ -195,8 +197,14 @@ std::uint64_t RamLimit::follow(const RamView& view, std::uint64_t least, std::ui
   const std::uint64_t high = less_held_back(view.allowed(most));
   if (limit_ > high + high / ram_step_part) {
     limit_ = high;
-  } else if (low > limit_ + limit_ / ram_step_part) {
-    limit_ = low;
+  }
+  lasting_ = std::min(lasting_, low);
+  if (lasting_ns_ == 0 || now_ns - lasting_ns_ >= ram_rise_window_ns) {
+    if (lasting_ > limit_ + limit_ / ram_step_part) {
+      limit_ = lasting_;
+    }
+    lasting_ = UINT64_MAX;
+    lasting_ns_ = now_ns;
   }
   return limit_;
 }

@@ -42,7 +42,8 @@ class RamView {
   std::string pressure_;  // of the process's group, or of the machine
 };
 
-// A limit that follows what there is: down at once, up in steps, and lower for a while when others wait for memory.
+// A limit that follows what there is: down at once, up to what there was for two seconds, and lower for a while when
+// others wait for memory.
 class RamLimit {
  public:
   // The limit from now on, for one who has at least `least` and at most `most` of what is used. `now_ns` is any clock.
@@ -53,6 +54,8 @@ class RamLimit {
   std::uint64_t less_held_back(std::uint64_t bytes) const;
 
   std::uint64_t limit_ = 0;
+  std::uint64_t lasting_ = UINT64_MAX;  // the least that was allowed since `lasting_ns_`
+  std::uint64_t lasting_ns_ = 0;
   std::uint64_t held_back_ = 0;  // 64ths of what is allowed
   std::uint64_t stalled_us_ = 0;  // at the time `noted_ns_`
   std::uint64_t noted_ns_ = 0;
