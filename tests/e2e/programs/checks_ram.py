@@ -7,14 +7,12 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
 from checks_launching import run
-from common import MIB, Group, directory, raises
-from skip import Skip
+from common import MIB, Group, directory, entering, group_of, raises
 from support import data, enable, python, same, stat
 
 # Trains: a step, and a line with the statistics, for each line that it is given, which says what else to do.
@@ -23,7 +21,7 @@ import hashlib, json, sys
 import numpy, torch
 torch.set_num_threads(1)
 torch.manual_seed(0)
-model = torch.nn.Sequential(*(torch.nn.Linear(1536, 1536) for _ in range(8)))
+model = torch.nn.Sequential(*(torch.nn.Linear(1536, 1536) for _ in range(12)))
 optimizer = torch.optim.Adam(model.parameters(), foreach=False)
 inputs, losses, beside = torch.randn(64, 1536), [], []
 for line in sys.stdin:
@@ -33,20 +31,17 @@ for line in sys.stdin:
     optimizer.step()
     losses.append(loss.item())
     if line == "grow\\n":
-        beside = [numpy.ones(8 << 17) for _ in range(12)]
+        beside += [numpy.ones(8 << 17) for _ in range(4)]  # half of the reserve: it may be faster than the disk
     elif line == "shrink\\n":
         beside.clear()
     print(json.dumps(torch.lms.stats("cpu")), flush=True)
-print(losses, hashlib.sha256(b"".join(bytes(p.detach().numpy()) for p in model.parameters())).hexdigest())
+digest = hashlib.sha256()
+for parameter in model.parameters():
+    digest.update(parameter.detach().numpy())
+print(losses, digest.hexdigest())
 """
-TENSORS = 288 * MIB  # at once, at least
-BESIDE = 96 * MIB
-
-
-def entering(group: Group | None, *words: str) -> list[str]:
-    """The words of a command that runs in the group."""
-    enter = [] if group is None else ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group.folder)]
-    return [*enter, *words]
+TENSORS = 432 * MIB  # at once, at least
+BESIDE = 192 * MIB
 
 
 class Trainer:
@@ -95,25 +90,8 @@ class Trainer:
         assert self.end() == plain.end()
 
 
-@contextmanager
-def group_of(nbytes: int) -> Iterator[Group]:
-    group = Group()
-    if group.folder is None:
-        raise Skip("no memory control group can be made here")
-    try:
-        group.limit(nbytes)
-        group.forbid_swap()
-        yield group
-    finally:
-        deadline = time.monotonic() + 20
-        while (group.folder / "cgroup.procs").read_text():  # of a check that failed
-            assert time.monotonic() < deadline
-            time.sleep(0.01)
-        group.remove()
-
-
 def check_a_program_in_a_group_just_trains() -> None:
-    with group_of(416 * MIB) as group:
+    with group_of(512 * MIB) as group:
         trainer = Trainer(group, "-m", "torch.lms", "run", "--device", "cpu")
         stats = [trainer.step() for _ in range(6)]
         trainer.same_as_without_lms()
@@ -122,17 +100,19 @@ def check_a_program_in_a_group_just_trains() -> None:
 
 
 def check_a_group_that_changes_and_what_is_beside() -> None:
-    with group_of(480 * MIB) as group:
+    with group_of(640 * MIB) as group:
         trainer = Trainer(group, TORCH_LMS="cpu:limit=auto")
         trainer.step()
         before = trainer.step()["limit_bytes"]
-        beside = trainer.step_until(lambda limit: limit < before - BESIDE // 2, "grow")
-        after = trainer.step_until(lambda limit: limit > beside + BESIDE // 4, "shrink")
+        for _ in range(6):
+            trainer.step("grow")
+        beside = trainer.step_until(lambda limit: limit < before - BESIDE // 2)
+        after = trainer.step_until(lambda limit: limit > beside + BESIDE // 2, "shrink")
         # The kernel of version 1 refuses while more is used, that of version 2 would kill, so in steps.
-        for nbytes in range(480 * MIB, 415 * MIB, -8 * MIB):
+        for nbytes in range(640 * MIB, 447 * MIB, -8 * MIB):
             lower(group, nbytes)
             time.sleep(0.1)
-        trainer.step_until(lambda limit: limit < after - 32 * MIB)
+        trainer.step_until(lambda limit: limit < max(before, after) - BESIDE // 2)
         trainer.same_as_without_lms()
 
 

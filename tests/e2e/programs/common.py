@@ -5,13 +5,17 @@ from __future__ import annotations
 import contextlib
 import importlib.util
 import os
+import signal
 import sys
 import tempfile
+import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
+
+from skip import Skip
 
 MIB = 1 << 20
 REPOSITORY = Path(__file__).resolve().parents[3]
@@ -89,6 +93,31 @@ class Group:
     def remove(self) -> None:
         if self.folder is not None:
             self.folder.rmdir()
+
+
+def entering(group: Group | None, *words: str) -> list[str]:
+    """The words of a command that runs in the group."""
+    enter = [] if group is None else ["sh", "-c", 'echo $$ > "$0/cgroup.procs" && exec "$@"', str(group.folder)]
+    return [*enter, *words]
+
+
+@contextmanager
+def group_of(nbytes: int) -> Iterator[Group]:
+    """A group for processes of a check, without swap."""
+    group = Group()
+    if group.folder is None:
+        raise Skip("no memory control group can be made here")
+    try:
+        group.limit(nbytes)
+        group.forbid_swap()
+        yield group
+    finally:
+        while left := (group.folder / "cgroup.procs").read_text().split():  # of a check that failed
+            for pid in left:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.01)
+        group.remove()
 
 
 @contextmanager

@@ -9,7 +9,7 @@ import sys
 from typing import Any
 
 import tensorflow as tf
-from common import MIB, directory, raises
+from common import MIB, Group, directory, entering, group_of, raises
 
 # Trains a model that needs some 500 MiB; prints what its weights hold, and the statistics.
 TRAIN = """
@@ -24,7 +24,10 @@ if arguments:
     tf.lms.enable("cpu", **arguments)
 model = tf.keras.Sequential([tf.keras.layers.Dense(1536, activation="relu") for _ in range(12)])
 model.add(tf.keras.layers.Dense(1))
-model.compile("adam", "mse", jit_compile=False)
+model.build((None, 1536))
+optimizer = tf.keras.optimizers.Adam()
+optimizer.build(model.trainable_variables)  # else what TensorFlow needs to fold its first values is outside of LMS
+model.compile(optimizer, "mse", jit_compile=False)
 inputs = np.random.default_rng(0).standard_normal((32 * 4, 1536)).astype("float32")
 model.fit(inputs, inputs[:, :1], batch_size=32, epochs=2, shuffle=False, verbose=0)
 stats = tf.lms.stats("cpu") if arguments else {}
@@ -35,10 +38,10 @@ print(json.dumps([digest.hexdigest(), stats]))
 """
 
 
-def trained(**arguments: Any) -> tuple[str, dict[str, int]]:
+def trained(group: Group | None = None, **arguments: Any) -> tuple[str, dict[str, int]]:
     """The weights' hash, and the statistics at the end, of a process of its own."""
     result = subprocess.run(
-        [sys.executable, "-c", TRAIN, json.dumps(arguments)],
+        entering(group, sys.executable, "-c", TRAIN, json.dumps(arguments)),
         env={**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"},
         capture_output=True,
         text=True,
@@ -65,3 +68,7 @@ def check_a_limit_that_follows_ram() -> None:
     digest, stats = trained(limit="auto")
     memory = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     assert digest == stock and 0 < stats["limit_bytes"] < memory, (digest, stats)
+    with group_of(500 * MIB) as group:
+        digest, stats = trained(group, limit="auto")
+    assert digest == stock and stats["limit_bytes"] < stats["allocated_bytes.peak"], (digest, stats)
+    assert stats["out.bytes"] > 0, stats
