@@ -108,6 +108,7 @@ def main() -> None:
             ],
         )
     )
+    print(f"\nEight blocks of 64 KiB written together, GB/s: {result['gathered_out_gbps']:.2f}")
     print("\nChecksums, GB/s: {cached_gbps:.1f} in the cache, {uncached_gbps:.1f} beyond".format(**result["checksum"]))
     if arguments.json is not None:
         arguments.json.write_text(json.dumps(result, indent=2) + "\n")

@@ -14,8 +14,12 @@
 #include <algorithm>
 #include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstddef>
+#include <cstring>
+#include <fstream>
 #include <memory>
+#include <string>
 #include <thread>
 
 #include "check.h"
@@ -322,6 +326,32 @@ CASE(io_uring_survives_a_closed_descriptor) {
 namespace {
 
 // Blocks of many sizes, written, read and released by several threads.
+// That this process has made, but for those that io_uring takes.
+std::uint64_t system_calls_that_write() {
+  std::ifstream file("/proc/self/io");
+  std::string name;
+  std::uint64_t value = 0;
+  while (file >> name >> value) {
+    if (name == "syscw:") {
+      return value;
+    }
+  }
+  CHECK(!"a kernel that counts system calls for each process");
+  return 0;
+}
+
+// Up to 16 parts of whole pages.
+std::vector<iovec> cut(char* memory, std::uint64_t bytes, Random* random) {
+  std::vector<iovec> parts;
+  while (bytes > 0) {
+    const std::uint64_t part = parts.size() == 15 ? bytes : (1 + random->below(bytes / (4 * kib))) * 4 * kib;
+    parts.push_back(iovec{memory, part});
+    memory += part;
+    bytes -= part;
+  }
+  return parts;
+}
+
 void keeps_contents(Store* store) {
   constexpr std::uint64_t largest = 3 * mib;
   std::mutex lock;
@@ -331,7 +361,9 @@ void keeps_contents(Store* store) {
       Random random(check::seed() + thread);
       Memory memory(largest);
       for (std::uint64_t step = 0; step < std::max<std::uint64_t>(5, check::steps(40)); ++step) {
-        const std::uint64_t bytes = (1 + random.below(largest / (4 * kib))) * 4 * kib;
+        // Small ones are written together.
+        const std::uint64_t most = random.below(2) == 0 ? lms::disk_unit : largest;
+        const std::uint64_t bytes = (1 + random.below(most / (4 * kib))) * 4 * kib;
         Slot slot;
         {
           const std::lock_guard<std::mutex> guard(lock);
@@ -339,9 +371,15 @@ void keeps_contents(Store* store) {
         }
         const std::uint64_t seed = random.next();
         check::fill(memory.get(), bytes, seed);
-        CHECK(slot.segment->write(slot.offset, memory.get(), bytes));
+        const std::vector<iovec> parts =
+            most < largest ? cut(memory.get(), bytes, &random) : std::vector<iovec>{{memory.get(), bytes}};
+        CHECK(slot.segment->write_together(slot.offset, parts.data(), parts.size()));
         std::memset(memory.get(), 0, bytes);
-        CHECK(slot.segment->read(slot.offset, memory.get(), bytes));
+        std::uint64_t at = slot.offset;
+        for (const iovec& part : parts) {
+          CHECK(slot.segment->read(at, static_cast<char*>(part.iov_base), part.iov_len));
+          at += part.iov_len;
+        }
         CHECK(holds(memory.get(), bytes, seed));
         const std::lock_guard<std::mutex> guard(lock);
         store->release(slot, bytes);
@@ -388,6 +426,13 @@ CASE(files_keep_contents_in_a_file_system_in_memory) {
   CHECK_EQ(mkdir(name.c_str(), 0700), 0);
   keeps_contents(store_in({name}).get());
   CHECK_EQ(rmdir(name.c_str()), 0);
+}
+
+CASE(files_keep_contents_where_parts_are_refused) {
+  apart([] {
+    refuse(SYS_pwritev, EIO);
+    keeps_contents(store_in({check::directory()}).get());
+  });
 }
 
 CASE(a_file_system_that_wants_other_pieces) {
@@ -465,6 +510,59 @@ CASE(wrong_contents_are_not_read) {
     CHECK(slot.segment->read(slot.offset, memory.get(), 2 * mib));
     CHECK(holds(memory.get(), 2 * mib, 2));
   }
+}
+
+CASE(parts_are_written_in_one_request) {
+  const std::unique_ptr<Store> store = store_in({check::directory()});
+  Slot slot;
+  CHECK(store->allocate(256 * kib, &slot));
+  Memory memory(512 * kib);
+  check::fill(memory.get(), 512 * kib, 1);
+  std::vector<iovec> parts;
+  for (std::uint64_t part = 0; part < 4; ++part) {
+    parts.push_back(iovec{memory.get() + part * 128 * kib, 64 * kib});
+  }
+  const std::uint64_t before = system_calls_that_write();
+  CHECK(slot.segment->write_together(slot.offset, parts.data(), parts.size()));
+  CHECK_EQ(system_calls_that_write(), before + 1);
+  // Each has a checksum of its own.
+  for (const iovec& part : parts) {
+    CHECK(slot.segment->read(slot.offset, memory.get(), part.iov_len));
+    CHECK(std::memcmp(memory.get(), part.iov_base, part.iov_len) == 0);
+    slot.offset += part.iov_len;
+  }
+}
+
+// Several are due at the same time: each operation is the last for a while that writes to eight of them.
+CASE(small_blocks_leave_together) {
+  constexpr std::uint64_t bytes = 64 * kib;
+  lms_pager* pager = create(options(4 * mib, "iteration", check::directory().c_str()));
+  std::vector<char*> blocks;
+  for (std::uint64_t block = 0; block < 128; ++block) {
+    blocks.push_back(filled(pager, bytes, block));
+  }
+  const std::uint64_t before = system_calls_that_write();
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::minutes(1);
+  for (std::uint64_t round = 1; system_calls_that_write() == before; ++round) {
+    CHECK(std::chrono::steady_clock::now() < deadline);
+    for (std::uint64_t first = 0; first < blocks.size(); first += 8) {
+      std::vector<lms_pin_token> tokens;
+      for (std::uint64_t block = first; block < first + 8; ++block) {
+        tokens.push_back(pin(pager, blocks[block], true));
+        check::fill(blocks[block], bytes, 1000 * round + block);
+      }
+      for (const lms_pin_token& token : tokens) {
+        lms_unpin(pager, token);
+      }
+    }
+    for (std::uint64_t block = 0; block < blocks.size(); ++block) {
+      for (int use = 0; use < 8; ++use) {
+        touch(pager, blocks[block]);  // it works while others leave
+      }
+      CHECK(holds(blocks[block], bytes, 1000 * round + block));
+    }
+  }
+  CHECK(statistic(pager, "early_out.bytes") > 0);
 }
 
 CASE(wrong_contents_are_an_error_of_who_needs_them) {

@@ -37,6 +37,7 @@ LAYERS = {
     "disk": ("checksum", "disk_queue", "disk_queues", "file_segment", "file_store", "thread_queue", "uring_queue"),
     "blocks": (
         "arena",
+        "batch",
         "block",
         "block_table",
         "cache",

@@ -14,6 +14,18 @@ void HostCopies::set_store(std::unique_ptr<Store> store, const FileStoreOptions&
   options_ = options;
 }
 
+bool HostCopies::allocate(const Batch& blocks) {
+  Slot slot;
+  if (!store_->allocate(blocks.bytes(), &slot)) {
+    return false;
+  }
+  for (Block* block : blocks) {
+    block->slot = slot;
+    slot.offset += block->bytes;
+  }
+  return true;
+}
+
 void HostCopies::release(Block* block) {
   if (block->slot.store == nullptr) {
     return;

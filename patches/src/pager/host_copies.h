@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "backend/backend.h"
+#include "batch.h"
 #include "block.h"
 #include "disk/file_store.h"
 #include "store.h"
@@ -29,8 +30,8 @@ class HostCopies {
   // From now on writebacks go to `store`; the one before stays until its last slot is released.
   void set_store(std::unique_ptr<Store> store, const FileStoreOptions& options);
 
-  // Gives the block a slot. False when the store has no room for it; error() says why.
-  bool allocate(Block* block) { return store_->allocate(block->bytes, &block->slot); }
+  // Gives the blocks slots side by side. False when the store has no room for them; error() says why.
+  bool allocate(const Batch& blocks);
   const std::string& error() const { return store_->error(); }
 
   // The store that writebacks go to.

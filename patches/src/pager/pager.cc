@@ -3,6 +3,7 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <chrono>
 #include <cmath>
@@ -901,22 +902,30 @@ Status Pager::reclaim_to_limit(Lock* lock) {
   return status;
 }
 
-// OK also when the block was pinned meanwhile and stayed.
-Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
+// Whether the store has the block's contents.
+bool Pager::is_clean(const Block& block) {
+  return (block.word.load(std::memory_order_acquire) & word::clean) != 0 && block.slot.store != nullptr;
+}
+
+// The block leaves: it is copied where its contents are not in the store already. False when it cannot.
+bool Pager::begin_leaving(Block* block, bool even_protected) {
   std::uint64_t found = block->word.load(std::memory_order_acquire);
   do {
     if (!BlockTable::can_leave(*block, even_protected) || word::pins(found) > 0 ||
         word::state(found) != State::resident) {
-      return {};
+      return false;
     }
   } while (!block->word.compare_exchange_weak(
       found, (found & ~(word::state_mask | word::prefetched)) | word::of(State::leaving), std::memory_order_acq_rel));
-  const bool clean = (found & word::clean) != 0 && block->slot.store != nullptr;
-  ++in_transit_;
-  const Status status = asynchronous_ ? page_out_by_device(lock, block, clean) : page_out_by_host(lock, block, clean);
-  --in_transit_;
-  moved_.notify_all();
-  return status;
+  return true;
+}
+
+// OK also when the block was pinned meanwhile and stayed.
+Status Pager::page_out(Lock* lock, Block* block, bool even_protected) {
+  if (!begin_leaving(block, even_protected)) {
+    return {};
+  }
+  return asynchronous_ ? page_out_by_device(lock, block) : page_out_by_host(lock, Batch(block));
 }
 
 // What is measured varies from copy to copy, so only powers of two count, and those that are clearly others than
@@ -931,26 +940,29 @@ void Pager::note_store_speed() {
   }
 }
 
-// False when the store has no room for the block; copies_.error() says why.
-bool Pager::allocate_slot(Block* block) {
+// False when the store has no room for the blocks; copies_.error() says why.
+bool Pager::allocate_slots(const Batch& blocks) {
   note_store_speed();
-  if (!copies_.allocate(block)) {
+  if (!copies_.allocate(blocks)) {
     return false;
   }
   counts_.store_bytes_peak = std::max(counts_.store_bytes_peak, copies_.bytes());
   return true;
 }
 
-// A page-out has failed for the `attempt`th time. When a write to the block's slot was the reason, and there is a place
-// where none has failed, gives the slot back and returns true. Others may be full, or fail as well, so this ends.
-bool Pager::moves_elsewhere(Block* block, std::size_t attempt) {
-  const Slot slot = block->slot;
+// To page these blocks out has failed for the `attempt`th time. When a write to their slots was the reason, and there
+// is a place where none has failed, gives the slots back and returns true. Others may be full, or fail as well, so this
+// ends.
+bool Pager::move_elsewhere(const Batch& blocks, std::size_t attempt) {
+  const Slot slot = blocks.front()->slot;
   const int error_number = slot.segment->failed_write.load(std::memory_order_relaxed);
   if (error_number == 0 || !slot.store->write_failed(slot, error_number) || attempt >= slot.store->places()) {
     return false;
   }
-  block->copy = Uses{};
-  copies_.release(block);
+  for (Block* block : blocks) {
+    block->copy = Uses{};
+    copies_.release(block);
+  }
   return true;
 }
 
@@ -980,7 +992,9 @@ void Pager::grow_store(Lock* lock, std::uint64_t bytes) {
 }
 
 // The block is leaving; afterwards it is away, or resident as it was.
-Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
+Status Pager::page_out_by_device(Lock* lock, Block* block) {
+  const bool clean = is_clean(*block);
+  const Transit transit(this);
   copies_.drain();
   if (!clean) {
     grow_store(lock, block->bytes);
@@ -990,7 +1004,7 @@ Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
   bool again = false;
   std::size_t attempts = 0;
   do {
-    if (!clean && !allocate_slot(block)) {
+    if (!clean && !allocate_slots(Batch(block))) {
       ++counts_.store_failures;
       block->change_state(State::leaving, State::resident);
       return Status(LMS_STORE_FAILED, copies_.error());
@@ -1003,7 +1017,7 @@ Status Pager::page_out_by_device(Lock* lock, Block* block, bool clean) {
     }
     lock->lock();
     --copying_;
-    again = !clean && !status.ok() && moves_elsewhere(block, ++attempts);
+    again = !clean && !status.ok() && move_elsewhere(Batch(block), ++attempts);
   } while (again);
   if (!status.ok()) {
     ++counts_.store_failures;
@@ -1036,37 +1050,59 @@ void Pager::count_away(const Block& block) {
   counts_.away_bytes_peak = std::max(counts_.away_bytes_peak, away_bytes_);
 }
 
-// The same where the host copies by itself, and others may reach the block meanwhile.
-Status Pager::page_out_by_host(Lock* lock, Block* block, bool clean) {
+// The same where the host copies by itself, and others may reach the blocks meanwhile; for several, if all have to be
+// written: together. Not OK when one of them stayed for any other reason than that it was pinned.
+Status Pager::page_out_by_host(Lock* lock, const Batch& blocks) {
   fault::stay_in_front();
+  const bool clean = is_clean(*blocks.front());
+  const Transit transit(this);
+  const Status written = clean ? Status() : write_back(lock, blocks);
   Status status;
-  std::size_t attempts = 0;
-  for (bool again = !clean; again;) {
-    again = false;
-    grow_store(lock, block->bytes);
-    if (!allocate_slot(block)) {
-      status = Status(LMS_STORE_FAILED, copies_.error());
-    } else if (!backend_->protect(block->address, block->bytes, Access::read_only)) {
+  for (Block* block : blocks) {
+    const Status given = give_pages_back(block, clean, written);
+    status = status.ok() ? given : status;
+  }
+  return status;
+}
+
+// Gives the blocks slots, and copies them.
+Status Pager::write_back(Lock* lock, const Batch& blocks) {
+  std::array<iovec, Batch::most> ranges;
+  std::transform(blocks.begin(), blocks.end(), ranges.begin(),
+                 [](const Block* block) { return iovec{block->address, block->bytes}; });
+  for (std::size_t attempt = 1;; ++attempt) {
+    grow_store(lock, blocks.bytes());
+    if (!allocate_slots(blocks)) {
+      return Status(LMS_STORE_FAILED, copies_.error());
+    }
+    for (const Block* block : blocks) {
       // From here on a write that nothing announced faults, and waits until the block has left.
-      status = refused("protect pages", block->bytes, Refusal(*backend_));
-    } else {
-      ++copying_;
-      lock->unlock();
-      const bool copied = backend_->copy_out(block->address, block->bytes, block->slot);
-      const int error_number = errno;
-      lock->lock();
-      --copying_;
-      if (copied) {
-        counts_.out_bytes += block->bytes;
-        ++counts_.out_blocks;
-      } else {
-        status =
-            Status(LMS_STORE_FAILED, block->slot.store->failure("written", block->slot, block->bytes, error_number));
-        again = moves_elsewhere(block, ++attempts);
-        status = again ? Status() : status;
+      if (!backend_->protect(block->address, block->bytes, Access::read_only)) {
+        return refused("protect pages", block->bytes, Refusal(*backend_));
       }
     }
+    const Slot slot = blocks.front()->slot;
+    ++copying_;
+    lock->unlock();
+    const bool copied = backend_->copy_out(ranges.data(), blocks.size(), slot);
+    const int error_number = errno;
+    lock->lock();
+    --copying_;
+    if (copied) {
+      counts_.out_bytes += blocks.bytes();
+      counts_.out_blocks += blocks.size();
+      return {};
+    }
+    Status failed(LMS_STORE_FAILED, slot.store->failure("written", slot, blocks.bytes(), error_number));
+    if (!move_elsewhere(blocks, attempt)) {
+      return failed;
+    }
   }
+}
+
+// The block is leaving, and has been written, or is clean, or that failed.
+Status Pager::give_pages_back(Block* block, bool clean, Status written) {
+  Status status = std::move(written);
   if (status.ok() && word::pins(block->word.load(std::memory_order_acquire)) > 0) {
     // It was pinned again: it stays, with a copy that saves the next one.
     block->word.fetch_or(word::clean);
@@ -1455,17 +1491,33 @@ bool Pager::prefetch(Lock* lock, Block* block) {
   return state(block->id).away && page_in(lock, block, false, Reach::cached).ok();
 }
 
+// Whether the block is to be written together with others: a write to a disk costs something besides its bytes.
+bool Pager::is_gathered(const Block& block) {
+  return !asynchronous_ && block.bytes <= copies_.store().gathers() / 2 && !is_clean(block);
+}
+
 bool Pager::page_out_early(Lock* lock, Block* block) {
-  if (!state(block->id).evictable || !page_out(lock, block, false).ok()) {
+  if (!state(block->id).evictable || !begin_leaving(block, false)) {
     return false;
   }
-  if (block->state() == State::away) {
-    counts_.early_out_bytes += block->bytes;
+  Batch blocks(block);
+  while (is_gathered(*block) && blocks.size() < Batch::most) {
+    const BlockId next = policy_->early_victim(*this);
+    Block* other = next == no_block ? nullptr : blocks_.at(next);
+    if (other == nullptr || !is_gathered(*other) || blocks.bytes() + other->bytes > copies_.store().gathers() ||
+        !begin_leaving(other, false)) {
+      break;
+    }
+    blocks.add(other);
   }
-  if (asynchronous_) {
+  const Status status = asynchronous_ ? page_out_by_device(lock, block) : page_out_by_host(lock, blocks);
+  for (const Block* each : blocks) {
+    counts_.early_out_bytes += each->state() == State::away ? each->bytes : 0;
+  }
+  if (status.ok() && asynchronous_) {
     grow_store(lock, block->bytes);  // for the next one, before it has to wait
   }
-  return true;
+  return status.ok();
 }
 
 // ------------------------------------------------------------------------------------------------ reports

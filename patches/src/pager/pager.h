@@ -211,6 +211,21 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void free_slow(Block* block);
   void reclaim_to_limit_slow();
 
+  // While it lives blocks are leaving, and a fork waits. Needs the lock when it begins and ends.
+  class Transit {
+   public:
+    explicit Transit(Pager* pager) : pager_(pager) { ++pager_->in_transit_; }
+    Transit(const Transit&) = delete;
+    Transit& operator=(const Transit&) = delete;
+    ~Transit() {
+      --pager_->in_transit_;
+      pager_->moved_.notify_all();
+    }
+
+   private:
+    Pager* const pager_;
+  };
+
   // Everything below needs the lock; functions that take it may let it go while they copy. docs/internals.md says what
   // reclaim, trim, page out, write back, drop and release mean.
   Status reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach);
@@ -220,12 +235,15 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void trim_excess(std::uint64_t bytes);
   Block* next_victim(std::uint64_t bytes, Cause cause);
   Status page_out(Lock* lock, Block* block, bool even_protected);
-  Status page_out_by_host(Lock* lock, Block* block, bool clean);
-  Status page_out_by_device(Lock* lock, Block* block, bool clean);
+  static bool begin_leaving(Block* block, bool even_protected);
+  Status page_out_by_host(Lock* lock, const Batch& blocks);
+  Status write_back(Lock* lock, const Batch& blocks);
+  Status give_pages_back(Block* block, bool clean, Status written);
+  Status page_out_by_device(Lock* lock, Block* block);
   void page_out_some(Lock* lock);
-  bool allocate_slot(Block* block);
+  bool allocate_slots(const Batch& blocks);
   void note_store_speed();
-  bool moves_elsewhere(Block* block, std::size_t attempt);
+  bool move_elsewhere(const Batch& blocks, std::size_t attempt);
   void grow_store(Lock* lock, std::uint64_t bytes);
   void count_away(const Block& block);
   Status page_in(Lock* lock, Block* block, bool write, Reach reach);
@@ -290,6 +308,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void work(Worker* worker);
   bool prefetch(Lock* lock, Block* block);
   bool page_out_early(Lock* lock, Block* block);
+  bool is_gathered(const Block& block);
+  static bool is_clean(const Block& block);
 
   // Thread-safe. Called while the block is pinned or being freed, before that ends.
   static void raise_to(std::atomic<std::uint64_t>* value, std::uint64_t least) {

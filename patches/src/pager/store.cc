@@ -60,6 +60,16 @@ std::string store_in_memory(const char* action, int error_number) {
 
 }  // namespace
 
+bool Segment::write_together(std::uint64_t offset, const iovec* parts, std::size_t count) {
+  for (const iovec* part = parts; part < parts + count; ++part) {
+    if (!write(offset, static_cast<const char*>(part->iov_base), part->iov_len)) {
+      return false;
+    }
+    offset += part->iov_len;
+  }
+  return true;
+}
+
 std::string Store::failure(const char* action, const Slot& /*slot*/, std::uint64_t /*bytes*/, int error_number) const {
   return store_in_memory(action, error_number);
 }

@@ -5,6 +5,8 @@
 #ifndef LMS_STORE_H
 #define LMS_STORE_H
 
+#include <sys/uio.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -26,6 +28,9 @@ class Segment {
   // Moves whole slots. False when the system fails (errno says why); a failed read leaves `to` undefined.
   virtual bool write(std::uint64_t offset, const char* from, std::size_t bytes) = 0;
   virtual bool read(std::uint64_t offset, char* to, std::size_t bytes) = 0;
+
+  // Writes slots that lie side by side, the first at `offset`: a part for each. False as above, for all of them.
+  virtual bool write_together(std::uint64_t offset, const iovec* parts, std::size_t count);
 
   // Where the contents lie, for a backend that copies by itself; null when they are not in memory.
   virtual char* at(std::uint64_t /*offset*/) { return nullptr; }
@@ -93,6 +98,9 @@ class Store {
 
   // How many slots should be moved at a time in each direction.
   virtual unsigned concurrency() const { return 1; }
+
+  // Bytes of slots that should be written together where there are several small ones; 0 where nothing is gained.
+  virtual std::uint64_t gathers() const { return 0; }
 
  protected:
   // A new segment of `bytes` there, or null with errno set.

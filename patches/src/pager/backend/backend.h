@@ -133,8 +133,9 @@ class Backend {
 
   // ---- contents
 
-  // Copies a range that has pages (and is read-only meanwhile) into the slot. False on a failure of the store.
-  virtual bool copy_out(const char* /*address*/, std::size_t /*bytes*/, const Slot& /*slot*/) { return false; }
+  // Copies ranges that have pages (and are read-only meanwhile) into slots that lie side by side, of which `first` is
+  // the first. False on a failure of the store.
+  virtual bool copy_out(const iovec* /*ranges*/, std::size_t /*count*/, const Slot& /*first*/) { return false; }
 
   // Takes the pages away after the uses, and with `save` copies their contents into the slot, which holds them already
   // otherwise. When it returns the range cannot be written, nor read before the slot holds the contents, and the copy

@@ -163,8 +163,8 @@ class HostBackend final : public Backend {
     return mprotect(address, host_length(bytes), host_protection(access)) == 0;
   }
 
-  bool copy_out(const char* address, std::size_t bytes, const Slot& slot) override {
-    return slot.segment->write(slot.offset, address, bytes);
+  bool copy_out(const iovec* ranges, std::size_t count, const Slot& first) override {
+    return first.segment->write_together(first.offset, ranges, count);
   }
 
   bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& /*saved*/, Uses* /*copy*/,

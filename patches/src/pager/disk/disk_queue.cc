@@ -19,4 +19,12 @@ void disk_move(DiskRequest* request) {
   }
 }
 
+std::int64_t disk_write(int file, const iovec* parts, std::size_t count, std::uint64_t offset) {
+  std::int64_t written = 0;
+  do {
+    written = syscall(SYS_pwritev, file, parts, count, offset, 0UL);
+  } while (written < 0 && errno == EINTR);
+  return written < 0 ? -errno : written;
+}
+
 }  // namespace lms

@@ -5,6 +5,7 @@
 
 #include <sys/uio.h>
 
+#include <cstddef>
 #include <cstdint>
 
 namespace lms {
@@ -19,6 +20,9 @@ struct DiskRequest {
 
 // Carries the request out at once, on this thread, and sets its result.
 void disk_move(DiskRequest* request);
+
+// Writes the parts one behind the other, on this thread. The bytes written, maybe fewer than asked for, or -errno.
+std::int64_t disk_write(int file, const iovec* parts, std::size_t count, std::uint64_t offset);
 
 // Used by one thread at a time.
 class DiskQueue {

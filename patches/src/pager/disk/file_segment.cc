@@ -131,6 +131,30 @@ bool FileSegment::write(std::uint64_t offset, const char* from, std::size_t byte
   return written;
 }
 
+bool FileSegment::write_together(std::uint64_t offset, const iovec* parts, std::size_t count) {
+  std::size_t bytes = 0;
+  for (std::size_t i = 0; i < count; ++i) {
+    bytes += parts[i].iov_len;
+  }
+  // Whatever is in the way of that, from a failure to a write in part: one by one it is found again, and handled.
+  return (count > 1 && is_open() && gather(offset, parts, count, bytes)) ||
+         Segment::write_together(offset, parts, count);
+}
+
+bool FileSegment::gather(std::uint64_t offset, const iovec* parts, std::size_t count, std::size_t bytes) {
+  load_->begin(true, bytes);
+  const std::uint64_t begin = monotonic_ns();
+  std::uint64_t at = offset;
+  for (std::size_t i = 0; i < count; ++i) {
+    note(at, parts[i].iov_base, parts[i].iov_len);
+    at += parts[i].iov_len;
+  }
+  const std::int64_t written = disk_write(file_, parts, count, offset);
+  load_->end(true, bytes, monotonic_ns() - begin);
+  return written == static_cast<std::int64_t>(bytes) &&
+         (direct_.load(std::memory_order_relaxed) || leave_page_cache(true, offset, bytes) == 0);
+}
+
 bool FileSegment::read(std::uint64_t offset, char* to, std::size_t bytes) { return move(false, offset, to, bytes); }
 
 bool FileSegment::move(bool write, std::uint64_t offset, char* memory, std::size_t bytes) {

@@ -54,6 +54,8 @@ class FileSegment final : public Segment {
   ~FileSegment() override;
 
   bool write(std::uint64_t offset, const char* from, std::size_t bytes) override;
+  // In one request. Parts are no larger than disk_unit.
+  bool write_together(std::uint64_t offset, const iovec* parts, std::size_t count) override;
   // EBADMSG: other contents than were written.
   bool read(std::uint64_t offset, char* to, std::size_t bytes) override;
 
@@ -63,6 +65,7 @@ class FileSegment final : public Segment {
   bool is_open() const;
   bool move(bool write, std::uint64_t offset, char* memory, std::size_t bytes);
   int move_units(bool write, std::uint64_t offset, char* memory, std::size_t bytes);
+  bool gather(std::uint64_t offset, const iovec* parts, std::size_t count, std::size_t bytes);
   int move_mapped(bool write, std::uint64_t offset, char* memory, std::size_t bytes);
   int complete(DiskRequest* request, bool direct);
   bool is_right(std::uint64_t offset, const void* contents, std::size_t bytes) const;

@@ -67,6 +67,7 @@ class FileStore final : public Store {
   double write_cost() const override { return fastest(&DiskLoad::write_cost); }
   double read_cost() const override { return fastest(&DiskLoad::read_cost); }
   unsigned concurrency() const override { return file_store_concurrency; }
+  std::uint64_t gathers() const override { return disk_unit; }
 
   // One sentence about the first directory in which no file can be created, or nothing.
   std::string check() {
