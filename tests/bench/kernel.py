@@ -1,4 +1,5 @@
-"""What Linux offers for little RAM: a memory cgroup, and swap on a file or on zram. Needs root; whatever is made here goes again."""
+"""What Linux offers for little RAM: a memory cgroup, and swap on a file or on zram; and for a slow disk. Needs root; whatever is made
+here goes again."""
 
 from __future__ import annotations
 
@@ -14,33 +15,61 @@ CGROUPS = Path("/sys/fs/cgroup")
 ZRAM = Path("/sys/class/zram-control")
 
 
-def _cgroup_root() -> tuple[Path, bool]:
-    """Where memory cgroups are made, and whether they are of version 1."""
-    first = (CGROUPS / "memory").is_dir()
-    return (CGROUPS / "memory" if first else CGROUPS), first
+def _root(controller: str) -> tuple[Path, bool]:
+    """Where cgroups with that controller of version 1 are made, and whether there is that version."""
+    first = (CGROUPS / controller).is_dir()
+    return (CGROUPS / controller if first else CGROUPS), first
+
+
+def swaps() -> list[str]:
+    """What the kernel swaps to."""
+    return [line.split()[0] for line in Path("/proc/swaps").read_text().splitlines()[1:]]
 
 
 def left_over(name: str) -> list[str]:
-    """Swap that is on, and cgroups whose name begins with `name`."""
-    swaps = [line.split()[0] for line in Path("/proc/swaps").read_text().splitlines()[1:]]
-    return swaps + sorted(str(path) for path in _cgroup_root()[0].glob(f"{name}*"))
+    """Cgroups whose name begins with `name`."""
+    groups = {path for controller in ("memory", "blkio") for path in _root(controller)[0].glob(f"{name}*")}
+    return sorted(map(str, groups))
+
+
+@contextmanager
+def _cgroup(name: str, controller: str, second: str) -> Iterator[Path]:
+    """A cgroup with that controller of version 1, or the second of version 2."""
+    root, first = _root(controller)
+    with ExitStack() as stack:
+        controllers = root / "cgroup.subtree_control"
+        if not first and second not in controllers.read_text().split():
+            controllers.write_text(f"+{second}")
+            stack.callback(controllers.write_text, f"-{second}")
+        folder = root / name
+        folder.mkdir()
+        stack.callback(folder.rmdir)
+        yield folder
 
 
 @contextmanager
 def cgroup(name: str, nbytes: int | None) -> Iterator[Path]:
     """A memory cgroup with room for `nbytes` bytes of RAM; None: for all there is. Swap is not limited."""
-    root, first = _cgroup_root()
-    with ExitStack() as stack:
-        controllers = root / "cgroup.subtree_control"
-        if not first and "memory" not in controllers.read_text().split():
-            controllers.write_text("+memory")
-            stack.callback(controllers.write_text, "-memory")
-        folder = root / name
-        folder.mkdir()
-        stack.callback(folder.rmdir)
+    with _cgroup(name, "memory", "memory") as folder:
+        first = folder / "memory.limit_in_bytes"
         if nbytes is not None:
-            (folder / ("memory.limit_in_bytes" if first else "memory.max")).write_text(str(nbytes))
+            (first if first.exists() else folder / "memory.max").write_text(str(nbytes))
         yield folder
+
+
+@contextmanager
+def slow_disk(name: str, folder: Path, speed: int) -> Iterator[Path]:
+    """A cgroup whose processes read at most `speed` bytes a second from the disk that `folder` is on, and write as much."""
+    number = folder.stat().st_dev
+    device = Path(f"/sys/dev/block/{os.major(number)}:{os.minor(number)}").resolve()
+    disk = ((device.parent if (device / "partition").exists() else device) / "dev").read_text().strip()
+    with _cgroup(name, "blkio", "io") as group:
+        if (group / "blkio.throttle.read_bps_device").exists():
+            for direction in ("read", "write"):
+                (group / f"blkio.throttle.{direction}_bps_device").write_text(f"{disk} {speed}")
+        else:
+            (group / "io.max").write_text(f"{disk} rbps={speed} wbps={speed}")
+        yield group
 
 
 def peak(group: Path) -> int:

@@ -3,7 +3,8 @@
 ``sudo python tests/bench/ram.py [--ram F...] [--steps N] [--scale X] [--store FOLDER] [MODEL...]`` with an interpreter that has
 the patched wheel. Root is needed for cgroups and for swap: a memory cgroup of version 1, or of version 2 with Linux 5.19, and
 no swap that is on already. The swap file is made in FOLDER, and a zram device where the kernel has zram; all of it goes at the
-end. Without root, or with ``--no-swap``, no process is limited, and LMS is compared with enough RAM and with the disk.
+end. Without root, or with ``--no-swap``, no process is limited, and LMS is compared with enough RAM and with the disk. So it is with
+``--disk-speed MIB``, where LMS and the plain reader and writer have a disk of so many MiB a second, each way (root).
 
 For each model and each part F of the RAM, these take turns of one step, so that whatever else the machine does meets all alike:
 
@@ -74,10 +75,20 @@ class Turn(NamedTuple):
     resident: list[tuple[float, int]]  # seconds since the turn began, and bytes of RAM that the process has (VmRSS)
 
 
-def train(connection: Connection, model: str, scale: float, group: Path | None, lms: dict[str, Any] | None) -> None:
-    """What a process does: a step for each request. `lms` is what `torch.lms.enable` gets; None: LMS stays off."""
+def enter(group: Path | None) -> None:
+    """This process is in that cgroup from now on."""
     if group:
         (group / "cgroup.procs").write_text(str(os.getpid()))
+
+
+def copy(connection: Connection, file: Path, group: Path | None) -> None:
+    enter(group)
+    disk.copy(connection, file)
+
+
+def train(connection: Connection, model: str, scale: float, group: Path | None, lms: dict[str, Any] | None) -> None:
+    """What a process does: a step for each request. `lms` is what `torch.lms.enable` gets; None: LMS stays off."""
+    enter(group)
     if lms is not None:
         torch.lms.enable("cpu", **lms)
     trainer = ram_models.make(model, scale)
@@ -169,15 +180,21 @@ def measure(model: str, need: int, limit: int, allowed: int, kind: str, options:
         if kind:
             zram_bytes = stack.enter_context(SWAPS[kind](Path(folder), 2 * need))
             groups = {name: stack.enter_context(kernel.cgroup(f"{PREFIX}-{name}", allowed)) for name in (kind, "lms")}
+        slow = None
+        if options.disk_speed:
+            speed = int(options.disk_speed * MIB)
+            slow = stack.enter_context(kernel.slow_disk(f"{PREFIX}-slow", options.store, speed))
         asked: dict[str, dict[str, Any] | None] = {"stock": None, "enough": {"limit": AMPLE, "store": folder}}
         if kind:
             asked[kind] = None
         asked["lms"] = {"limit": limit, "store": folder}
         sides = {}
         for name, lms in asked.items():
-            sides[name] = Forked(train, model, options.scale, groups.get(name), lms)
+            sides[name] = Forked(
+                train, model, options.scale, (slow if name == "lms" else None) or groups.get(name), lms
+            )
             stack.callback(sides[name].end)  # before its cgroup goes, and the swap
-        plain = Forked(disk.copy, file)
+        plain = Forked(copy, file, slow)
         stack.callback(plain.end)
         turns, stats = take_turns(sides, plain, options.steps)
         return {
@@ -297,8 +314,9 @@ def interrupted(number: int, frame: FrameType | None) -> None:
 def check(options: argparse.Namespace) -> None:
     """Nothing may be there that a run makes: it would be of another run."""
     found = [str(path) for path in options.store.glob(f"{PREFIX}*")]
+    found += kernel.left_over(PREFIX)
     if not options.no_swap:
-        found += kernel.left_over(PREFIX)
+        found += kernel.swaps()
     if found:
         raise SystemExit(
             f"remove these first (swap: swapoff; cgroups: rmdir), or wait for their run: {', '.join(found)}"
@@ -320,11 +338,14 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=7, help="timed steps of each side (default %(default)s)")
     parser.add_argument("--scale", type=float, default=1, help="of the models' width (default %(default)s)")
     parser.add_argument("--store", type=Path, default=Path.cwd(), help="folder on the disk to use (default: this one)")
+    parser.add_argument("--disk-speed", type=float, metavar="MIB", help="of a slow disk, MiB a second; without swap")
     parser.add_argument("--no-swap", action="store_true", help="without swap and cgroups, as without root")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--picture", type=Path, help="also draw the first model's memory, as .svg and .png")
     options = parser.parse_args()
-    options.no_swap = options.no_swap or os.geteuid() != 0
+    if options.disk_speed is not None and (options.disk_speed < 1 or os.geteuid() != 0):
+        parser.error("--disk-speed is 1 or more, and needs root")
+    options.no_swap = options.no_swap or os.geteuid() != 0 or options.disk_speed is not None
     if unknown := set(options.models) - set(ram_models.MODELS):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     if options.picture and importlib.util.find_spec("matplotlib") is None:
