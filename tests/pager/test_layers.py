@@ -47,7 +47,7 @@ LAYERS = {
         "report",
         "thread",
     ),
-    "backends": ("cuda_*", "host_backend", "pinned_store"),
+    "backends": ("cuda_*", "host_backend", "host_pages", "pinned_store"),
     "process": ("fault", "fork", "registry", "system_calls"),
     "pager": ("pager", "pager_ram", "pager_share"),
     "interface": ("kept_options", "lms"),

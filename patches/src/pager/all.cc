@@ -10,6 +10,7 @@
 #include "backend/cuda/cuda_streams.cc"
 #include "backend/cuda/pinned_store.cc"
 #include "backend/host_backend.cc"
+#include "backend/host_pages.cc"
 #include "background.cc"
 #include "block_table.cc"
 #include "cache.cc"

@@ -435,7 +435,7 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
                                          " bytes; enable it with more address space");
   }
   // Counted first: the lock may be let go meanwhile.
-  device_bytes_ += bytes;
+  count_device(*block);
   while (!backend_->map(block->address, bytes, user)) {
     const Refusal refusal(*backend_);
     if (!refusal.lacked_memory || !reclaim_after_refusal(&lock)) {
@@ -445,7 +445,7 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
       return refused("map pages", bytes, refusal);
     }
   }
-  counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
+  note_device_peak();
   ++counts_.mapped_allocations;
   blocks_.add_present(block);
   *out = block;
@@ -778,7 +778,7 @@ bool Pager::reclaim_after_refusal(Lock* lock) {
     return true;
   }
   if (!asynchronous_) {
-    return false;
+    return backend_->trim(UINT64_MAX) > 0;
   }
   share_refused();
   if (trim_others_ != nullptr && trim_others_(trim_others_context_)) {
@@ -888,6 +888,7 @@ Status Pager::reclaim_to_limit(Lock* lock) {
   if (shares_ && sharer_ == nullptr) {
     rejoin_sharers();
   }
+  trim_kept();
   while (status.ok() && !unlimited_ && device_bytes_ > limit()) {
     if (trim_cache(device_bytes_ - limit())) {
       continue;
@@ -1100,6 +1101,35 @@ Status Pager::write_back(Lock* lock, const Batch& blocks) {
   }
 }
 
+// The block is about to get pages: those that the host's backend keeps, or others, and then what that keeps and all
+// blocks have together stays within the limit.
+void Pager::count_device(const Block& block) {
+  if (!asynchronous_) {
+    backend_->reserve(block.address, block.bytes);
+  }
+  device_bytes_ += block.bytes;
+  trim_kept();
+}
+
+void Pager::note_device_peak() {
+  counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_ + kept_bytes());
+}
+
+void Pager::trim_kept() {
+  const std::uint64_t kept = kept_bytes();
+  if (kept > 0 && device_bytes_ + kept > limit()) {
+    backend_->trim(device_bytes_ + kept - limit());
+  }
+}
+
+// Gives the pages of a block that has left back. What comes next wants as many, unless there are too many already, or
+// other processes wait for them.
+bool Pager::unmap_left(const Block& block) {
+  return unlimited_ || shares_ || device_bytes_ + kept_bytes() > limit()
+             ? backend_->unmap(block.address, block.bytes, Uses{})
+             : backend_->unmap_for_reuse(block.address, block.bytes, Uses{});
+}
+
 // The block is leaving, and has been written, or is clean, or that failed.
 Status Pager::give_pages_back(Block* block, bool clean, Status written) {
   Status status = std::move(written);
@@ -1107,7 +1137,7 @@ Status Pager::give_pages_back(Block* block, bool clean, Status written) {
     // It was pinned again: it stays, with a copy that saves the next one.
     block->word.fetch_or(word::clean);
     block->change_state(State::leaving, State::resident);
-  } else if (status.ok() && backend_->unmap(block->address, block->bytes, Uses{})) {
+  } else if (status.ok() && unmap_left(*block)) {
     if (clean) {
       counts_.clean_drop_bytes += block->bytes;
       ++counts_.clean_drop_blocks;
@@ -1147,7 +1177,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   bool arrived = false;
   if (status.ok()) {
     // First: the lock is let go, and the device may refuse.
-    device_bytes_ += block->bytes;
+    count_device(*block);
     const std::uint64_t resident = resident_bytes_.fetch_add(block->bytes, std::memory_order_relaxed) + block->bytes;
     const Uses saved = block->copy;
     Uses copy;
@@ -1174,7 +1204,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
     } while (again);
     if (arrived) {
       pager_raise_to(&resident_bytes_peak_, resident);
-      counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
+      note_device_peak();
       block->copy = copy;
       // Every earlier use was over when it left; the copy is the first of the new ones.
       block->streams.store(copy.streams, std::memory_order_relaxed);
@@ -1258,6 +1288,7 @@ Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
       counts_.reclaimed_bytes += block->bytes;
     }
   }
+  backend_->trim(UINT64_MAX);
   return {};
 }
 
@@ -1532,8 +1563,8 @@ Statistics Pager::statistics() {
   result.allocated_blocks = counts_.mapped_allocations + cache_.takes() - puts - freed_uncached_;
   result.resident_bytes = resident_bytes_.load(std::memory_order_relaxed);
   result.resident_bytes_peak = resident_bytes_peak_.load(std::memory_order_relaxed);
-  result.cached_bytes = cache_.bytes();
-  result.device_bytes = device_bytes_;
+  result.cached_bytes = cache_.bytes() + kept_bytes();
+  result.device_bytes = device_bytes_ + kept_bytes();
   result.away_bytes = away_bytes_;
   result.limit = limit();
   result.cached_allocations = cache_.takes();
@@ -1555,7 +1586,7 @@ void Pager::reset_peaks() {
   most_used_ = std::max(most_used_, allocated_bytes_peak_.load(std::memory_order_relaxed));
   allocated_bytes_peak_.store(allocated_bytes_.load());
   resident_bytes_peak_.store(resident_bytes_.load());
-  counts_.device_bytes_peak = device_bytes_;
+  counts_.device_bytes_peak = device_bytes_ + kept_bytes();
   counts_.away_bytes_peak = away_bytes_;
   counts_.store_bytes_peak = copies_.bytes();
   counts_.over_limit_bytes_peak = 0;

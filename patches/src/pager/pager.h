@@ -241,6 +241,11 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status give_pages_back(Block* block, bool clean, Status written);
   Status page_out_by_device(Lock* lock, Block* block);
   void page_out_some(Lock* lock);
+  void count_device(const Block& block);
+  void note_device_peak();
+  void trim_kept();
+  bool unmap_left(const Block& block);
+  std::uint64_t kept_bytes() { return asynchronous_ ? 0 : backend_->kept_bytes(); }
   bool allocate_slots(const Batch& blocks);
   void note_store_speed();
   bool move_elsewhere(const Batch& blocks, std::size_t attempt);
@@ -269,7 +274,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void follow_ram();
   void look_at_ram();
   void watch_ram();
-  Status check_ram(std::uint64_t bytes) const;
+  Status check_ram(std::uint64_t bytes);
   std::vector<const char*> sample_pages(std::uint64_t most, std::uint64_t* bytes) const;
 
   // pager_share.cc: the budget that other processes have a part of.

@@ -32,9 +32,10 @@ Status Pager::check_auto(const Settings& settings) {
   }
   const Lock lock(lock_);
   const RamView view(settings.root);
-  return view.allowed(device_bytes_) >= page_bytes_
+  return view.allowed(device_bytes_ + kept_bytes()) >= page_bytes_
              ? Status()
-             : Status(LMS_OUT_OF_MEMORY, "limit 'auto' finds no memory for tensors in " + view.tightest(device_bytes_) +
+             : Status(LMS_OUT_OF_MEMORY, "limit 'auto' finds no memory for tensors in " +
+                                             view.tightest(device_bytes_ + kept_bytes()) +
                                              ", and a part is kept free: give it more, or give a limit in bytes");
 }
 
@@ -62,7 +63,8 @@ void Pager::look_at_ram() {
   // to get pages may have them already.
   std::uint64_t present = 0;
   const std::vector<const char*> pages = sample_pages(ram_sampled_pages, &present);
-  const std::uint64_t least = pages.empty() ? 0 : present / pages.size() * count_resident(pages);
+  const std::uint64_t kept = kept_bytes();
+  const std::uint64_t least = kept + (pages.empty() ? 0 : present / pages.size() * count_resident(pages));
   const std::uint64_t most = least + device_bytes_ - std::min(device_bytes_, present);
   ram_looked_ns_ = monotonic_ns();
   std::uint64_t limit = ram_limit_.follow(RamView(root_), least, most, ram_looked_ns_);
@@ -95,8 +97,12 @@ void Pager::watch_ram() {
 }
 
 // Whether `bytes` more can have memory, where the limit is what there is: rather an error than to be killed.
-Status Pager::check_ram(std::uint64_t bytes) const {
-  return limit_kind_ != LMS_LIMIT_AUTO || RamView(root_).has(bytes) ? Status() : out_of_memory(bytes);
+Status Pager::check_ram(std::uint64_t bytes) {
+  if (limit_kind_ != LMS_LIMIT_AUTO) {
+    return {};
+  }
+  backend_->trim(bytes);
+  return RamView(root_).has(bytes) ? Status() : out_of_memory(bytes);
 }
 
 }  // namespace lms

@@ -114,6 +114,15 @@ class Backend {
   // copy_in.
   virtual bool unmap(char* address, std::size_t bytes, const Uses& uses) = 0;
 
+  // As unmap, where a range of the same size is likely to want pages soon: the backend may keep these for it.
+  virtual bool unmap_for_reuse(char* address, std::size_t bytes, const Uses& uses) {
+    return unmap(address, bytes, uses);
+  }
+
+  // Whether pages that the backend keeps are meant for the range from now on, which map or copy_in is called for next:
+  // so it takes no others.
+  virtual bool reserve(const char* /*address*/, std::size_t /*bytes*/) { return false; }
+
   // The least bytes, of `bytes` or more, after which a range can be parted; `whole`, all of it, when there are none.
   virtual std::size_t parting(char* /*address*/, std::size_t /*whole*/, std::size_t bytes) { return bytes; }
 

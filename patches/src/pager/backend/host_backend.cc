@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "../arena.h"
+#include "host_pages.h"
 
 namespace lms {
 
@@ -34,21 +35,13 @@ bool host_is_large(std::size_t bytes) { return bytes >= Arena::large_block; }
 // in a huge page beyond its end it would take more memory than its bytes.
 std::size_t host_length(std::size_t bytes) { return host_is_large(bytes) ? bytes : Arena::footprint(bytes); }
 
-char* host_align(char* address) {
-  const std::size_t over = reinterpret_cast<std::uintptr_t>(address) % Arena::large_block;
-  return over == 0 ? address : address + (Arena::large_block - over);
-}
-
-void host_unmap_between(char* begin, char* end) {
-  if (begin < end) {
-    munmap(begin, static_cast<std::size_t>(end - begin));
-  }
-}
-
 // The kernel allows a process so many mappings (vm.max_map_count), and a range that came back, or whose neighbours are
 // away, needs one of its own. Past the limit hardly any call works, so nine tenths of it is the end. Thread-safe.
 class HostMappings {
  public:
+  // What has_room() has last said.
+  bool had_room() const { return has_room_.load(std::memory_order_relaxed); }
+
   // True while there is room for more. Counts what there is only when enough ranges have come back to use the room up.
   bool has_room() {
     if (calls_until_count_.fetch_sub(1, std::memory_order_relaxed) > 0) {
@@ -133,7 +126,20 @@ class HostBackend final : public Backend {
     return count;
   }
 
+  std::uint64_t trim(std::uint64_t bytes) override { return pages_.trim(bytes); }
+  std::uint64_t kept_bytes() override { return pages_.bytes(); }
+  bool reserve(const char* address, std::size_t bytes) override { return pages_.reserve(address, bytes); }
+  // The parent has use for them, and to write to pages that both have costs a copy.
+  void after_fork_in_child() override { pages_.trim(UINT64_MAX); }
+
   bool map(char* address, std::size_t bytes, StreamId /*user*/) override {
+    if (char* kept = pages_.take(address)) {
+      if (mprotect(kept, bytes, PROT_READ | PROT_WRITE) == 0 &&
+          mremap(kept, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED) {
+        return true;
+      }
+      munmap(kept, bytes);
+    }
     if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
       return false;
     }
@@ -145,6 +151,11 @@ class HostBackend final : public Backend {
 
   bool unmap(char* address, std::size_t bytes, const Uses& /*uses*/) override {
     return unmap_pages(address, host_length(bytes));
+  }
+
+  bool unmap_for_reuse(char* address, std::size_t bytes, const Uses& uses) override {
+    const bool kept = host_is_large(bytes) && mappings_.had_room() && pages_.keep(address, bytes);
+    return unmap(address, bytes, uses) || kept;  // without pages its mapping is only one more than need be
   }
 
   bool part(char* address, std::size_t /*whole*/, std::size_t kept, std::size_t rest) override {
@@ -170,41 +181,52 @@ class HostBackend final : public Backend {
   bool copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& /*saved*/, Uses* /*copy*/,
                bool* refused) override {
     // Filled aside and moved into place, so that another thread which reaches the block through a raw pointer either
-    // faults or finds all of it. A large block's place aside is aligned as the block is: then its huge pages move
-    // whole.
-    const bool large = host_is_large(bytes);
-    const std::size_t reserved = large ? bytes + Arena::large_block : bytes;
-    void* memory = mmap(nullptr, reserved, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | (large ? 0 : MAP_POPULATE), -1, 0);
-    if (memory == MAP_FAILED) {
-      *refused = true;
-      return false;
+    // faults or finds all of it.
+    char* aside = pages_.take(address);
+    if (aside == nullptr) {
+      aside = place_aside(bytes);
     }
-    char* begin = static_cast<char*>(memory);
-    char* aside = large ? host_align(begin) : begin;
-    if (large) {
-      madvise(aside, bytes, MADV_HUGEPAGE);
+    if (aside == nullptr || (host_is_large(bytes) && mprotect(aside, bytes, PROT_READ | PROT_WRITE) != 0)) {
+      return give_up(aside, bytes, refused);
     }
     if (!slot.segment->read(slot.offset, aside, bytes)) {
-      const int error_number = errno;
-      munmap(begin, reserved);
-      errno = error_number;
-      return false;
+      return give_up(aside, bytes, nullptr);
     }
     if ((access == Access::read_only && mprotect(aside, bytes, PROT_READ) != 0) ||
         mremap(aside, bytes, host_length(bytes), MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
-      const int error_number = errno;
-      munmap(begin, reserved);
-      errno = error_number;
-      *refused = true;
-      return false;
+      return give_up(aside, bytes, refused);
     }
-    host_unmap_between(begin, aside);
-    host_unmap_between(aside + bytes, begin + reserved);
     return true;
   }
 
  private:
+  // Where a block's contents can be filled in; null when the system refuses.
+  static char* place_aside(std::size_t bytes) {
+    if (host_is_large(bytes)) {
+      char* place = host_place(bytes);
+      if (place != nullptr) {
+        madvise(place, bytes, MADV_HUGEPAGE);
+      }
+      return place;
+    }
+    void* place =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_POPULATE, -1, 0);
+    return place == MAP_FAILED ? nullptr : static_cast<char*>(place);
+  }
+
+  // False, with errno as it was. `refused` is set if there is one.
+  static bool give_up(char* aside, std::size_t bytes, bool* refused) {
+    const int error_number = errno;
+    if (aside != nullptr) {
+      munmap(aside, bytes);
+    }
+    if (refused != nullptr) {
+      *refused = true;
+    }
+    errno = error_number;
+    return false;
+  }
+
   // A fresh mapping rather than mprotect + madvise: one call, and the kernel joins it with its neighbours.
   static bool unmap_pages(char* address, std::size_t bytes) {
     return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
@@ -215,6 +237,7 @@ class HostBackend final : public Backend {
   char* base_;
   std::size_t span_;
   HostMappings mappings_;
+  HostPages pages_;
 };
 
 }  // namespace

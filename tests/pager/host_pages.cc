@@ -1,0 +1,226 @@
+// Pages that the host's backend keeps of what has left, for what comes.
+#include "backend/host_pages.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <vector>
+
+#include "check.h"
+#include "processes.h"
+
+using check::create;
+using check::filled;
+using check::holds;
+using check::kib;
+using check::mib;
+using check::options;
+using check::Random;
+using check::statistic;
+using check::touch;
+using lms::HostPages;
+
+namespace {
+
+constexpr std::uint64_t huge = 2 * mib;
+
+// Addresses as an arena has them.
+class Range {
+ public:
+  explicit Range(std::size_t bytes) : bytes_(bytes), base_(lms::host_place(bytes)) { CHECK(base_ != nullptr); }
+  Range(const Range&) = delete;
+  Range& operator=(const Range&) = delete;
+  ~Range() { munmap(base_, bytes_); }
+
+  char* get() { return base_; }
+
+  void fill(std::uint64_t seed) {
+    CHECK_EQ(mprotect(base_, bytes_, PROT_READ | PROT_WRITE), 0);
+    check::fill(base_, bytes_, seed);
+  }
+
+ private:
+  std::size_t bytes_;
+  char* base_;
+};
+
+bool can_be_read(const char* address) {
+  int ends[2] = {};
+  CHECK_EQ(pipe(ends), 0);
+  const ssize_t written = write(ends[1], address, 1);
+  CHECK(written == 1 || errno == EFAULT);
+  close(ends[0]);
+  close(ends[1]);
+  return written == 1;
+}
+
+// Bytes of RAM that the process has.
+std::uint64_t resident() {
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  CHECK(file != nullptr);
+  unsigned long long pages = 0;
+  CHECK_EQ(std::fscanf(file, "%*u %llu", &pages), 1);
+  std::fclose(file);
+  return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
+std::uint64_t faults() {
+  rusage usage = {};
+  CHECK_EQ(getrusage(RUSAGE_SELF, &usage), 0);
+  return static_cast<std::uint64_t>(usage.ru_minflt);
+}
+
+}  // namespace
+
+CASE(pages_are_kept) {
+  const std::size_t bytes = huge + 64 * kib;
+  HostPages pages;
+  Range range(bytes);
+  range.fill(1);
+  if (!pages.keep(range.get(), bytes)) {
+    std::printf("needs Linux 5.7\n");
+    return;
+  }
+  CHECK_EQ(pages.bytes(), bytes);
+  CHECK(!can_be_read(range.get()));
+  CHECK(msync(range.get(), bytes, MS_ASYNC) == 0);  // the addresses stay taken
+  Range other(bytes);
+  CHECK(!pages.reserve(other.get(), bytes - 4 * kib));
+  CHECK(!pages.reserve(other.get(), bytes + 4 * kib));
+  CHECK(pages.take(other.get()) == nullptr);
+  CHECK(pages.reserve(other.get(), bytes));
+  CHECK_EQ(pages.bytes(), 0);
+  CHECK(!pages.reserve(range.get(), bytes));  // there are no more
+  CHECK_EQ(pages.trim(UINT64_MAX), 0);
+  CHECK(pages.take(range.get()) == nullptr);
+  char* taken = pages.take(other.get());
+  CHECK(taken != nullptr);
+  CHECK_EQ(reinterpret_cast<std::uintptr_t>(taken) % huge, 0);
+  CHECK(pages.take(other.get()) == nullptr);
+  CHECK_EQ(mprotect(taken, bytes, PROT_READ), 0);
+  CHECK(holds(taken, bytes, 1));
+  munmap(taken, bytes);
+}
+
+CASE(those_kept_longest_go_first) {
+  HostPages pages;
+  std::vector<std::unique_ptr<Range>> ranges;
+  for (std::uint64_t number = 0; number < 4; ++number) {
+    const std::size_t bytes = (number == 2 ? 2 : 1) * huge;
+    ranges.push_back(std::make_unique<Range>(bytes));
+    ranges.back()->fill(number);
+    if (!pages.keep(ranges.back()->get(), bytes)) {
+      std::printf("needs Linux 5.7\n");
+      return;
+    }
+  }
+  CHECK_EQ(pages.bytes(), 5 * huge);
+  CHECK_EQ(pages.trim(1), huge);
+  CHECK_EQ(pages.trim(2 * huge), 3 * huge);
+  CHECK_EQ(pages.bytes(), huge);
+  CHECK(!pages.reserve(ranges[0]->get(), 2 * huge));
+  CHECK(pages.reserve(ranges[0]->get(), huge));
+  char* newest = pages.take(ranges[0]->get());
+  CHECK_EQ(mprotect(newest, huge, PROT_READ), 0);
+  CHECK(holds(newest, huge, 3));
+  munmap(newest, huge);
+}
+
+// Blocks come and go within the limit, and nobody zeroes a page for them.
+CASE_WITHOUT_SANITIZER(what_leaves_serves_what_comes) {
+  constexpr std::uint64_t bytes = 2 * huge;
+  constexpr std::uint64_t count = 12;
+  HostPages pages;
+  Range range(bytes);
+  range.fill(1);
+  if (!pages.keep(range.get(), bytes)) {
+    std::printf("needs Linux 5.7\n");
+    return;
+  }
+  pages.trim(UINT64_MAX);
+  lms_pager* pager = create(options(4 * bytes, "lru", check::directory().c_str()));
+  std::vector<char*> blocks;
+  for (std::uint64_t block = 0; block < count; ++block) {
+    blocks.push_back(filled(pager, bytes, block));
+  }
+  for (int round = 0; round < 2; ++round) {
+    for (const char* block : blocks) {
+      touch(pager, block, true);
+    }
+  }
+  const std::uint64_t most = resident() + mib;
+  const std::uint64_t before = faults();
+  const std::uint64_t in = statistic(pager, "in.blocks");
+  for (int round = 0; round < 5; ++round) {
+    for (std::uint64_t block = 0; block < count; ++block) {
+      touch(pager, blocks[block], true);
+      CHECK(holds(blocks[block], bytes, block));
+      CHECK(resident() <= most);
+      CHECK(statistic(pager, "device_bytes.current") <= 4 * bytes);
+    }
+  }
+  CHECK_EQ(statistic(pager, "in.blocks") - in, 5 * count);
+  CHECK(faults() - before < 5 * count);  // each would be two or more
+  // A lower limit, a reclaim and the end give them back.
+  CHECK_EQ(lms_set_limit(pager, 2 * bytes), LMS_OK);
+  CHECK(statistic(pager, "device_bytes.current") <= 2 * bytes);
+  CHECK(resident() <= most - 2 * bytes);
+  check::reclaim(pager);
+  CHECK_EQ(statistic(pager, "device_bytes.current"), 0);
+  CHECK_EQ(statistic(pager, "cached_bytes.current"), 0);
+  CHECK(resident() <= most - 4 * bytes);
+}
+
+// Of several sizes, allocated and freed, with forks in between.
+CASE(sizes_of_all_kinds) {
+  constexpr std::uint64_t limit = 16 * mib;
+  const std::uint64_t sizes[] = {64 * kib, huge, huge + 4 * kib, 3 * mib, 2 * huge};
+  for (const char* policy : {"lru", "iteration"}) {
+    lms_pager* pager = create(options(limit, policy));
+    Random random(check::seed());
+    struct Item {
+      char* address;
+      std::uint64_t bytes;
+      std::uint64_t seed;
+    };
+    std::vector<Item> items;
+    const auto step = [&] {
+      if (items.size() < 12 || random.chance(20)) {
+        const std::uint64_t bytes = sizes[random.below(5)];
+        const std::uint64_t seed = random.next();
+        items.push_back(Item{filled(pager, bytes, seed), bytes, seed});
+      }
+      const std::size_t index = random.below(items.size());
+      Item& item = items[index];
+      const lms_pin_token token = check::pin(pager, item.address, true);
+      CHECK(holds(item.address, item.bytes, item.seed));
+      item.seed = random.next();
+      check::fill(item.address, item.bytes, item.seed);
+      lms_unpin(pager, token);
+      if (items.size() > 12) {
+        lms_free(pager, items[index].address);
+        items[index] = items.back();
+        items.pop_back();
+      }
+      CHECK(statistic(pager, "device_bytes.current") <= limit);
+    };
+    const std::uint64_t steps = check::steps(400);
+    for (std::uint64_t done = 0; done < steps; ++done) {
+      step();
+      if (done % (steps / 4 + 1) == 10) {
+        check::expect_success(check::process([&] {
+          for (int count = 0; count < 20; ++count) {
+            step();
+          }
+        }));
+      }
+    }
+    CHECK_EQ(statistic(pager, "over_limit.requests"), 0);
+  }
+}
