@@ -1,16 +1,16 @@
 """Training in less RAM than it needs: LMS with a store on disk, against the kernel's swap on the same disk, and on zram.
 
 ``sudo python tests/bench/ram.py [--ram F...] [--steps N] [--scale X] [--store FOLDER] [MODEL...]`` with an interpreter that has
-the patched wheel. Root is needed for cgroups and for swap: a memory cgroup of version 1, or of version 2 with Linux 5.19, and
+the patched wheel; with ``--tensorflow``, that of TensorFlow. Root is needed for cgroups and for swap: a memory cgroup of version 1, or of version 2 with Linux 5.19, and
 no swap that is on already. The swap file is made in FOLDER, and a zram device where the kernel has zram; all of it goes at the
 end. Without root, or with ``--no-swap``, no process is limited, and LMS is compared with enough RAM and with the disk. So it is with
 ``--disk-speed MIB``, where LMS and the plain reader and writer have a disk of so many MiB a second, each way (root).
 
 For each model and each part F of the RAM, these take turns of one step, so that whatever else the machine does meets all alike:
 
-* stock: stock PyTorch with all the RAM that it wants;
+* stock: the framework without LMS, with all the RAM that it wants;
 * enough: LMS with a limit above all needs;
-* swap: stock PyTorch in a cgroup, whose excess the kernel swaps out;
+* swap: the framework without LMS in a cgroup, whose excess the kernel swaps out;
 * lms: LMS in a cgroup of that size, with its store in FOLDER;
 * disk: reads and writes as many bytes as LMS has just moved, both at once, with O_DIRECT, in eight requests of 1 MiB at a time.
 
@@ -26,6 +26,7 @@ is stopped (SIGSTOP): threads of LMS would go on copying in the time of others. 
 from __future__ import annotations
 
 import argparse
+import importlib.metadata
 import importlib.util
 import json
 import mmap
@@ -35,6 +36,7 @@ import statistics
 import sys
 import tempfile
 import time
+from collections.abc import Callable
 from contextlib import ExitStack
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -43,8 +45,7 @@ from typing import Any, NamedTuple
 
 import disk
 import kernel
-import ram_models
-import torch
+import tool_models
 from interleaved import AMPLE, Forked
 
 MIB = 1 << 20
@@ -53,6 +54,8 @@ WARM_UP = 3  # steps: the policy has learned the iteration by then
 SAMPLED = 0.01  # seconds between two looks at a process's resident memory
 KILLED = "killed"  # instead of a ratio
 PREFIX = "lms-bench-ram"  # of the names of cgroups, and of the folder in FOLDER
+MODELS = {"torch": ("mlp", "gpt", "unet", "lstm"), "tensorflow": tool_models.KERAS}
+SCALES = {"torch": 1.0, "tensorflow": 3.0}  # by default, of the models' width
 SWAPS = {"swap": kernel.swap_file, "zram": kernel.zram}
 COLUMNS = (
     *("model", "RAM", "tensors, MiB", "limit, MiB", "stock, s", "LMS, s", "LMS in + out, MiB", "swap in + out, MiB"),
@@ -86,16 +89,36 @@ def copy(connection: Connection, file: Path, group: Path | None) -> None:
     disk.copy(connection, file)
 
 
-def train(connection: Connection, model: str, scale: float, group: Path | None, lms: dict[str, Any] | None) -> None:
-    """What a process does: a step for each request. `lms` is what `torch.lms.enable` gets; None: LMS stays off."""
+def load(framework: str) -> tuple[Any, Callable[..., Any]]:
+    """The framework's `lms`, and what makes a model of that name and scale, which has `step`. One thread computes."""
+    if framework == "torch":
+        import ram_models
+        import torch
+
+        torch.set_num_threads(1)
+        return torch.lms, ram_models.make
+    keras_models = tool_models.load("keras_models")
+    import tensorflow as tf
+
+    tf.config.threading.set_inter_op_parallelism_threads(1)
+    tf.config.threading.set_intra_op_parallelism_threads(1)
+    keras_models.deterministic()
+    return tf.lms, keras_models.make
+
+
+def train(
+    connection: Connection, options: argparse.Namespace, model: str, group: Path | None, asked: dict[str, Any] | None
+) -> None:
+    """What a process does: a step for each request. `asked` is what `lms.enable` gets; None: LMS stays off."""
     enter(group)
-    if lms is not None:
-        torch.lms.enable("cpu", **lms)
-    trainer = ram_models.make(model, scale)
+    lms, make = load(options.framework)
+    if asked is not None:
+        lms.enable("cpu", **asked)
+    trainer = make(model, scale=options.scale)
     while connection.recv() == "step":
         begin = time.perf_counter()
         loss = trainer.step()
-        connection.send((time.perf_counter() - begin, loss, {} if lms is None else torch.lms.stats("cpu")))
+        connection.send((time.perf_counter() - begin, loss, {} if asked is None else lms.stats("cpu")))
 
 
 def ask(side: Forked, question: Any) -> tuple[Any, list[tuple[float, int]]]:
@@ -120,13 +143,13 @@ def ask(side: Forked, question: Any) -> tuple[Any, list[tuple[float, int]]]:
     return answer, resident
 
 
-def needs(model: str, scale: float, limited: bool) -> tuple[int, int]:
+def needs(options: argparse.Namespace, model: str, limited: bool) -> tuple[int, int]:
     """The most bytes that the model's managed tensors need at a time, and those that its process has besides: 0 where
     there are no cgroups.
     """
     with ExitStack() as stack:
         group = stack.enter_context(kernel.cgroup(f"{PREFIX}-own", None)) if limited else None
-        side = Forked(train, model, scale, group, {"limit": AMPLE})
+        side = Forked(train, options, model, group, {"limit": AMPLE})
         stack.callback(side.end)
         for _ in range(WARM_UP):
             said = ask(side, "step")[0][2]
@@ -190,9 +213,8 @@ def measure(model: str, need: int, limit: int, allowed: int, kind: str, options:
         asked["lms"] = {"limit": limit, "store": folder}
         sides = {}
         for name, lms in asked.items():
-            sides[name] = Forked(
-                train, model, options.scale, (slow if name == "lms" else None) or groups.get(name), lms
-            )
+            group = slow if slow and name == "lms" else groups.get(name)
+            sides[name] = Forked(train, options, model, group, lms)
             stack.callback(sides[name].end)  # before its cgroup goes, and the swap
         plain = Forked(copy, file, slow)
         stack.callback(plain.end)
@@ -271,7 +293,7 @@ def row(result: dict[str, Any]) -> str:
 
 
 def draw(picture: Path, model: str, need: int, limit: int, turns: list[dict[str, Turn]]) -> None:
-    """Resident memory over time, of stock PyTorch with enough RAM and of LMS. Sizes are bytes."""
+    """Resident memory over time, without LMS and with enough RAM, and with LMS. Sizes are bytes."""
     sys.path.insert(0, str(Path(__file__).resolve().parents[2] / "tools"))
     from lmsbuild.trial import timeline
 
@@ -289,7 +311,7 @@ def draw(picture: Path, model: str, need: int, limit: int, turns: list[dict[str,
 
 def compare(model: str, options: argparse.Namespace, kinds: list[str]) -> list[dict[str, Any]]:
     """Prints the model's rows, and returns all that they say and more."""
-    need, own = needs(model, options.scale, kinds != [""])
+    need, own = needs(options, model, kinds != [""])
     results = []
     for ram in options.ram:
         limit = int(need * ram)
@@ -325,8 +347,16 @@ def check(options: argparse.Namespace) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description="Training in less RAM than it needs: LMS, swap, zram and the disk.")
-    names = ", ".join(ram_models.MODELS)
+    names = "; with --tensorflow ".join(", ".join(each) for each in MODELS.values())
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {names}; all by default")
+    parser.add_argument(
+        "--tensorflow",
+        dest="framework",
+        action="store_const",
+        const="tensorflow",
+        default="torch",
+        help="compare TensorFlow with itself, not PyTorch",
+    )
     parser.add_argument(
         "--ram",
         type=float,
@@ -336,7 +366,7 @@ def main() -> None:
         help="LMS's limit, as parts of what the tensors need (default 0.75 0.5 0.25)",
     )
     parser.add_argument("--steps", type=int, default=7, help="timed steps of each side (default %(default)s)")
-    parser.add_argument("--scale", type=float, default=1, help="of the models' width (default %(default)s)")
+    parser.add_argument("--scale", type=float, help="of the models' width (default: about a GiB of tensors)")
     parser.add_argument("--store", type=Path, default=Path.cwd(), help="folder on the disk to use (default: this one)")
     parser.add_argument("--disk-speed", type=float, metavar="MIB", help="of a slow disk, MiB a second; without swap")
     parser.add_argument("--no-swap", action="store_true", help="without swap and cgroups, as without root")
@@ -346,18 +376,19 @@ def main() -> None:
     if options.disk_speed is not None and (options.disk_speed < 1 or os.geteuid() != 0):
         parser.error("--disk-speed is 1 or more, and needs root")
     options.no_swap = options.no_swap or os.geteuid() != 0 or options.disk_speed is not None
-    if unknown := set(options.models) - set(ram_models.MODELS):
+    if unknown := set(options.models) - set(MODELS[options.framework]):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
     if options.picture and importlib.util.find_spec("matplotlib") is None:
         parser.error("--picture needs matplotlib: pip install matplotlib")
-    options.models = options.models or list(ram_models.MODELS)
+    options.models = options.models or list(MODELS[options.framework])
+    options.scale = options.scale or SCALES[options.framework]
     check(options)
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) != signal.SIG_IGN:  # as under nohup
             signal.signal(each, interrupted)
     kinds = [""] if options.no_swap else ["swap"] + ["zram"] * kernel.zram_works(options.store)
-    torch.set_num_threads(1)
-    print(f"torch {torch.__version__}, {options.steps} timed steps of each side, one thread")
+    version = importlib.metadata.version(options.framework)
+    print(f"{options.framework} {version}, {options.steps} timed steps of each side, one thread")
     print(f"| {' | '.join(COLUMNS)} |\n| --- |{' ---: |' * (len(COLUMNS) - 1)}", flush=True)
     results = [result for model in options.models for result in compare(model, options, kinds)]
     if options.json:
