@@ -112,8 +112,11 @@ def group_of(nbytes: int) -> Iterator[Group]:
         group.forbid_swap()
         yield group
     finally:
-        while left := (group.folder / "cgroup.procs").read_text().split():  # of a check that failed
-            for pid in left:
+        while True:
+            left = (group.folder / "cgroup.procs").read_text().split()
+            if not left:
+                break
+            for pid in left:  # of a check that failed
                 with contextlib.suppress(ProcessLookupError):
                     os.kill(int(pid), signal.SIGKILL)
             time.sleep(0.01)
