@@ -198,6 +198,9 @@ Status Pager::apply(const Settings& settings) {
   if (!shared.ok()) {
     return shared;
   }
+  if (settings.shared && !asynchronous_) {
+    backend_->trim(UINT64_MAX);  // others may have use for it
+  }
   if (store != nullptr) {
     copies_.set_store(std::move(store), settings.store);
   }
@@ -445,7 +448,7 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
       return refused("map pages", bytes, refusal);
     }
   }
-  note_device_peak();
+  counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
   ++counts_.mapped_allocations;
   blocks_.add_present(block);
   *out = block;
@@ -829,7 +832,7 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
     }
     faulted_.release_ended(clock_.load(std::memory_order_relaxed));
     Block* victim = next_victim(missing, Cause::shortage);
-    if (victim == nullptr && copying_ > 0) {
+    if (victim == nullptr && (copying_ > 0 || growing_)) {
       moved_.wait(lock);  // what is leaving makes room, what is arriving can leave again
       continue;
     }
@@ -1111,10 +1114,6 @@ void Pager::count_device(const Block& block) {
   trim_kept();
 }
 
-void Pager::note_device_peak() {
-  counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_ + kept_bytes());
-}
-
 void Pager::trim_kept() {
   const std::uint64_t kept = kept_bytes();
   if (kept > 0 && device_bytes_ + kept > limit()) {
@@ -1154,7 +1153,7 @@ Status Pager::give_pages_back(Block* block, bool clean, Status written) {
     } else {
       ++counts_.store_failures;
     }
-    if (!clean && block->slot.store != nullptr) {
+    if (!clean) {
       copies_.release(block);
       // A refusal leaves the block write-protected; the fault handler tries again at the next write.
       if (!backend_->protect(block->address, block->bytes, Access::read_write)) {
@@ -1204,7 +1203,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
     } while (again);
     if (arrived) {
       pager_raise_to(&resident_bytes_peak_, resident);
-      note_device_peak();
+      counts_.device_bytes_peak = std::max(counts_.device_bytes_peak, device_bytes_);
       block->copy = copy;
       // Every earlier use was over when it left; the copy is the first of the new ones.
       block->streams.store(copy.streams, std::memory_order_relaxed);
@@ -1274,22 +1273,22 @@ Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
   while (trim_cache(UINT64_MAX)) {
   }
   release_faulted();
-  while (*reclaimed < bytes) {
+  Status status;
+  while (status.ok() && *reclaimed < bytes) {
     Block* block = next_victim(bytes - *reclaimed, Cause::other);
     if (block == nullptr) {
       break;
     }
-    const Status status = page_out(&lock, block, false);
-    if (!status.ok()) {
-      return status;
-    }
+    status = page_out(&lock, block, false);
     if (block->state() == State::away) {
       *reclaimed += block->bytes;
       counts_.reclaimed_bytes += block->bytes;
     }
   }
-  backend_->trim(UINT64_MAX);
-  return {};
+  if (!asynchronous_) {
+    backend_->trim(UINT64_MAX);
+  }
+  return status;
 }
 
 Status Pager::reclaim_for_others(std::uint64_t bytes) {
@@ -1563,8 +1562,9 @@ Statistics Pager::statistics() {
   result.allocated_blocks = counts_.mapped_allocations + cache_.takes() - puts - freed_uncached_;
   result.resident_bytes = resident_bytes_.load(std::memory_order_relaxed);
   result.resident_bytes_peak = resident_bytes_peak_.load(std::memory_order_relaxed);
-  result.cached_bytes = cache_.bytes() + kept_bytes();
-  result.device_bytes = device_bytes_ + kept_bytes();
+  result.cached_bytes = cache_.bytes();
+  result.device_bytes = device_bytes_;
+  result.kept_bytes = backend_->kept_bytes();
   result.away_bytes = away_bytes_;
   result.limit = limit();
   result.cached_allocations = cache_.takes();
@@ -1586,7 +1586,7 @@ void Pager::reset_peaks() {
   most_used_ = std::max(most_used_, allocated_bytes_peak_.load(std::memory_order_relaxed));
   allocated_bytes_peak_.store(allocated_bytes_.load());
   resident_bytes_peak_.store(resident_bytes_.load());
-  counts_.device_bytes_peak = device_bytes_ + kept_bytes();
+  counts_.device_bytes_peak = device_bytes_;
   counts_.away_bytes_peak = away_bytes_;
   counts_.store_bytes_peak = copies_.bytes();
   counts_.over_limit_bytes_peak = 0;

@@ -242,7 +242,6 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status page_out_by_device(Lock* lock, Block* block);
   void page_out_some(Lock* lock);
   void count_device(const Block& block);
-  void note_device_peak();
   void trim_kept();
   bool unmap_left(const Block& block);
   std::uint64_t kept_bytes() { return asynchronous_ ? 0 : backend_->kept_bytes(); }

@@ -92,7 +92,8 @@ void Pager::watch_ram() {
     look_at_ram();
     // A failure has been counted, and the next request that needs room reports it.
     static_cast<void>(reclaim_to_limit(&lock));
-    near = device_bytes_ > 0 && device_bytes_ + ram_near > limit();
+    const std::uint64_t taken = device_bytes_ + kept_bytes();
+    near = taken > 0 && taken + ram_near > limit();
   }
 }
 

@@ -98,7 +98,13 @@ class HostBackend final : public Backend {
   char* base() const override { return base_; }
   std::size_t span() const override { return span_; }
   bool serves_faults() const override { return true; }
-  bool crowded() override { return !mappings_.has_room(); }
+  bool crowded() override {
+    const bool crowded = !mappings_.has_room();
+    if (crowded) {
+      pages_.trim(UINT64_MAX);  // each has a mapping of its own
+    }
+    return crowded;
+  }
   std::string failure() const override {
     const std::string text = std::strerror(errno);
     rlimit space = {};
@@ -138,7 +144,7 @@ class HostBackend final : public Backend {
           mremap(kept, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED) {
         return true;
       }
-      munmap(kept, bytes);
+      return give_up(kept, bytes, nullptr);
     }
     if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
       return false;

@@ -1,6 +1,7 @@
 #include "host_pages.h"
 
 #include <sys/mman.h>
+#include <sys/resource.h>
 
 #include <iterator>
 #include <new>
@@ -16,6 +17,7 @@ constexpr int host_pages_stay_reserved = MREMAP_DONTUNMAP;
 #else
 constexpr int host_pages_stay_reserved = 4;  // of Linux 5.7's linux/mman.h
 #endif
+constexpr int host_pages_keep_on_fork = 19;  // MADV_KEEPONFORK, of Linux 4.14's linux/mman.h
 
 }  // namespace
 
@@ -51,16 +53,34 @@ HostPages::~HostPages() {
 }
 
 bool HostPages::keep(char* address, std::size_t bytes) {
-  char* place = host_place(bytes);
-  if (place == nullptr) {
+  // They take addresses as well, which the program may need itself where it may not have all that it wants.
+  rlimit space = {};
+  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur != RLIM_INFINITY) {
     return false;
   }
-  // First, so that an access meanwhile waits for the range's pages rather than finds others. And the addresses stay
-  // taken: the arena may not have a hole for a moment, which another thread's mmap could fill.
-  if (mprotect(address, bytes, PROT_NONE) != 0 ||
-      mremap(address, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED | host_pages_stay_reserved, place) == MAP_FAILED) {
-    munmap(place, bytes);
+  char* free_place = host_place(bytes);
+  if (free_place == nullptr) {
     return false;
+  }
+  // Only a proposal: with MREMAP_FIXED a failure could leave a hole there, which another thread's mmap may have filled
+  // before we can say that we do not need it.
+  munmap(free_place, bytes);
+  // First, so that an access meanwhile waits for the range's pages rather than finds others. And the addresses stay
+  // taken: the arena may not have a hole for a moment either.
+  if (mprotect(address, bytes, PROT_NONE) != 0) {
+    return false;
+  }
+  void* moved = mremap(address, bytes, bytes, MREMAP_MAYMOVE | host_pages_stay_reserved, free_place);
+  if (moved == MAP_FAILED) {
+    return false;
+  }
+  char* place = static_cast<char*>(moved);
+  // What the program has asked for is not for other blocks' pages: a child would miss them, or find zeroes.
+  madvise(place, bytes, MADV_DOFORK);
+  madvise(place, bytes, host_pages_keep_on_fork);
+  if (place != host_align(place)) {
+    munmap(place, bytes);  // huge pages have been split
+    return true;
   }
   const std::lock_guard<std::mutex> guard(lock_);
   try {
