@@ -369,6 +369,7 @@ def main() -> None:
     parser.add_argument("--scale", type=float, help="of the models' width (default: about a GiB of tensors)")
     parser.add_argument("--store", type=Path, default=Path.cwd(), help="folder on the disk to use (default: this one)")
     parser.add_argument("--disk-speed", type=float, metavar="MIB", help="of a slow disk, MiB a second; without swap")
+    parser.add_argument("--no-zram", action="store_true", help="compare with the swap file alone")
     parser.add_argument("--no-swap", action="store_true", help="without swap and cgroups, as without root")
     parser.add_argument("--json", type=Path, help="also write the results to this file")
     parser.add_argument("--picture", type=Path, help="also draw the first model's memory, as .svg and .png")
@@ -386,7 +387,9 @@ def main() -> None:
     for each in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(each) != signal.SIG_IGN:  # as under nohup
             signal.signal(each, interrupted)
-    kinds = [""] if options.no_swap else ["swap"] + ["zram"] * kernel.zram_works(options.store)
+    kinds = (
+        [""] if options.no_swap else ["swap"] + ["zram"] * (not options.no_zram and kernel.zram_works(options.store))
+    )
     version = importlib.metadata.version(options.framework)
     print(f"{options.framework} {version}, {options.steps} timed steps of each side, one thread")
     print(f"| {' | '.join(COLUMNS)} |\n| --- |{' ---: |' * (len(COLUMNS) - 1)}", flush=True)

@@ -1108,7 +1108,7 @@ Status Pager::write_back(Lock* lock, const Batch& blocks) {
 // blocks have together stays within the limit.
 void Pager::count_device(const Block& block) {
   if (!asynchronous_) {
-    backend_->reserve(block.address, block.bytes);
+    backend_->set_aside(block.address, block.bytes);
   }
   device_bytes_ += block.bytes;
   trim_kept();

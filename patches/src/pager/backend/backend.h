@@ -121,7 +121,7 @@ class Backend {
 
   // Whether pages that the backend keeps are meant for the range from now on, which map or copy_in is called for next:
   // so it takes no others.
-  virtual bool reserve(const char* /*address*/, std::size_t /*bytes*/) { return false; }
+  virtual bool set_aside(const char* /*address*/, std::size_t /*bytes*/) { return false; }
 
   // The least bytes, of `bytes` or more, after which a range can be parted; `whole`, all of it, when there are none.
   virtual std::size_t parting(char* /*address*/, std::size_t /*whole*/, std::size_t bytes) { return bytes; }

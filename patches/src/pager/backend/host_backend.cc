@@ -134,7 +134,7 @@ class HostBackend final : public Backend {
 
   std::uint64_t trim(std::uint64_t bytes) override { return pages_.trim(bytes); }
   std::uint64_t kept_bytes() override { return pages_.bytes(); }
-  bool reserve(const char* address, std::size_t bytes) override { return pages_.reserve(address, bytes); }
+  bool set_aside(const char* address, std::size_t bytes) override { return pages_.reserve(address, bytes); }
   // The parent has use for them, and to write to pages that both have costs a copy.
   void after_fork_in_child() override { pages_.trim(UINT64_MAX); }
 
