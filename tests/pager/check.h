@@ -119,6 +119,15 @@ inline std::uint64_t steps(std::uint64_t plain) {
 #endif
 }
 
+// Bytes of this process that are in RAM.
+inline std::uint64_t in_ram() {
+  unsigned long long pages = 0;
+  std::FILE* file = std::fopen("/proc/self/statm", "re");
+  CHECK(file != nullptr && std::fscanf(file, "%*u %llu", &pages) == 1);
+  std::fclose(file);
+  return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+}
+
 // Small and good enough: xorshift*.
 class Random {
  public:

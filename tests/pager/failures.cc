@@ -72,17 +72,6 @@ void create_fails(const lms_options& given, lms_status status, const char* text)
   }
 }
 
-// Resident memory of this process, in bytes.
-std::uint64_t process_memory() {
-  std::FILE* file = std::fopen("/proc/self/statm", "r");
-  CHECK(file != nullptr);
-  unsigned long long total = 0;
-  unsigned long long resident = 0;
-  CHECK_EQ(std::fscanf(file, "%llu %llu", &total, &resident), 2);
-  std::fclose(file);
-  return resident * 4096;
-}
-
 }  // namespace
 
 // ---------------------------------------------------------------------------------------------- the store
@@ -352,7 +341,7 @@ CASE(directory_that_cannot_be_used) {
 CASE_WITHOUT_SANITIZER(file_store_bounds_memory) {
   // Ten times as much as the limit, and the process really stays small.
   lms_pager* pager = create(options(16 * mib, "lru", check::directory().c_str()));
-  const std::uint64_t before = process_memory();
+  const std::uint64_t before = check::in_ram();
   const std::vector<char*> blocks = many(pager, 160, mib);
   for (std::uint64_t i = 0; i < blocks.size(); ++i) {
     const lms_pin_token token = pin(pager, blocks[i]);
@@ -360,7 +349,7 @@ CASE_WITHOUT_SANITIZER(file_store_bounds_memory) {
     lms_unpin(pager, token);
   }
   CHECK(statistic(pager, "device_bytes.peak") <= 16 * mib);
-  CHECK(process_memory() < before + 24 * mib);
+  CHECK(check::in_ram() < before + 24 * mib);
 }
 
 // ---------------------------------------------------------------------------------------------- limits

@@ -60,33 +60,35 @@ bool can_be_read(const char* address) {
   return written == 1;
 }
 
-// Bytes of RAM that the process has.
-std::uint64_t resident() {
-  std::FILE* file = std::fopen("/proc/self/statm", "re");
-  CHECK(file != nullptr);
-  unsigned long long pages = 0;
-  CHECK_EQ(std::fscanf(file, "%*u %llu", &pages), 1);
-  std::fclose(file);
-  return pages * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
-}
-
 std::uint64_t faults() {
   rusage usage = {};
   CHECK_EQ(getrusage(RUSAGE_SELF, &usage), 0);
   return static_cast<std::uint64_t>(usage.ru_minflt);
 }
 
+// Whether this kernel can keep pages; says so if not.
+bool kernel_keeps() {
+  HostPages pages;
+  Range range(huge);
+  range.fill(0);
+  const bool keeps = pages.keep(range.get(), huge);
+  if (!keeps) {
+    std::printf("needs Linux 5.7\n");
+  }
+  return keeps;
+}
+
 }  // namespace
 
 CASE(pages_are_kept) {
+  if (!kernel_keeps()) {
+    return;
+  }
   const std::size_t bytes = huge + 64 * kib;
   HostPages pages;
   Range range(bytes);
   range.fill(1);
-  if (!pages.keep(range.get(), bytes)) {
-    std::printf("needs Linux 5.7\n");
-    return;
-  }
+  CHECK(pages.keep(range.get(), bytes));
   CHECK_EQ(pages.bytes(), bytes);
   CHECK(!can_be_read(range.get()));
   CHECK(msync(range.get(), bytes, MS_ASYNC) == 0);  // the addresses stay taken
@@ -109,16 +111,16 @@ CASE(pages_are_kept) {
 }
 
 CASE(those_kept_longest_go_first) {
+  if (!kernel_keeps()) {
+    return;
+  }
   HostPages pages;
   std::vector<std::unique_ptr<Range>> ranges;
   for (std::uint64_t number = 0; number < 4; ++number) {
     const std::size_t bytes = (number == 2 ? 2 : 1) * huge;
     ranges.push_back(std::make_unique<Range>(bytes));
     ranges.back()->fill(number);
-    if (!pages.keep(ranges.back()->get(), bytes)) {
-      std::printf("needs Linux 5.7\n");
-      return;
-    }
+    CHECK(pages.keep(ranges.back()->get(), bytes));
   }
   CHECK_EQ(pages.bytes(), 5 * huge);
   CHECK_EQ(pages.trim(1), huge);
@@ -136,14 +138,9 @@ CASE(those_kept_longest_go_first) {
 CASE_WITHOUT_SANITIZER(what_leaves_serves_what_comes) {
   constexpr std::uint64_t bytes = 2 * huge;
   constexpr std::uint64_t count = 12;
-  HostPages pages;
-  Range range(bytes);
-  range.fill(1);
-  if (!pages.keep(range.get(), bytes)) {
-    std::printf("needs Linux 5.7\n");
+  if (!kernel_keeps()) {
     return;
   }
-  pages.trim(UINT64_MAX);
   lms_pager* pager = create(options(4 * bytes, "lru", check::directory().c_str()));
   std::vector<char*> blocks;
   for (std::uint64_t block = 0; block < count; ++block) {
@@ -154,14 +151,14 @@ CASE_WITHOUT_SANITIZER(what_leaves_serves_what_comes) {
       touch(pager, block, true);
     }
   }
-  const std::uint64_t most = resident() + mib;
+  const std::uint64_t most = check::in_ram() + mib;
   const std::uint64_t before = faults();
   const std::uint64_t in = statistic(pager, "in.blocks");
   for (int round = 0; round < 5; ++round) {
     for (std::uint64_t block = 0; block < count; ++block) {
       touch(pager, blocks[block], true);
       CHECK(holds(blocks[block], bytes, block));
-      CHECK(resident() <= most);
+      CHECK(check::in_ram() <= most);
       CHECK(statistic(pager, "device_bytes.current") + statistic(pager, "kept_bytes.current") <= 4 * bytes);
     }
   }
@@ -170,16 +167,19 @@ CASE_WITHOUT_SANITIZER(what_leaves_serves_what_comes) {
   // A lower limit, a reclaim and the end give them back.
   CHECK_EQ(lms_set_limit(pager, 2 * bytes), LMS_OK);
   CHECK(statistic(pager, "device_bytes.current") + statistic(pager, "kept_bytes.current") <= 2 * bytes);
-  CHECK(resident() <= most - 2 * bytes);
+  CHECK(check::in_ram() <= most - 2 * bytes);
   check::reclaim(pager);
   CHECK_EQ(statistic(pager, "device_bytes.current"), 0);
   CHECK_EQ(statistic(pager, "kept_bytes.current"), 0);
-  CHECK(resident() <= most - 4 * bytes);
+  CHECK(check::in_ram() <= most - 4 * bytes);
 }
 
 // A block of two mappings: the kernel moves one at a time, before Linux 6.17. And what has been asked for a block's
 // pages is not for another's.
 CASE(mappings_of_all_kinds) {
+  if (!kernel_keeps()) {
+    return;
+  }
   HostPages pages;
   Range two(2 * huge);
   two.fill(1);
@@ -191,10 +191,7 @@ CASE(mappings_of_all_kinds) {
   Range one(huge);
   one.fill(2);
   CHECK_EQ(madvise(one.get(), huge, MADV_DONTFORK), 0);
-  if (!pages.keep(one.get(), huge)) {
-    std::printf("needs Linux 5.7\n");
-    return;
-  }
+  CHECK(pages.keep(one.get(), huge));
   CHECK(pages.reserve(one.get(), huge));
   char* taken = pages.take(one.get());
   CHECK_EQ(mprotect(taken, huge, PROT_READ | PROT_WRITE), 0);

@@ -605,23 +605,13 @@ CASE(iteration_memory) { run_model("iteration", false, 3); }
 
 CASE(iteration_file) { run_model("iteration", true, 4); }
 
-// Bytes of this process that are in RAM.
-std::uint64_t in_ram() {
-  unsigned long total = 0;
-  unsigned long resident = 0;
-  std::FILE* file = std::fopen("/proc/self/statm", "re");
-  CHECK(file != nullptr && std::fscanf(file, "%lu %lu", &total, &resident) == 2);
-  std::fclose(file);
-  return resident * CHECK_PAGE;
-}
-
 CASE(random_sizes_take_little_more_than_is_in_use) {
   // Batches of random length: freed memory serves requests of other sizes, or goes back to the system.
   lms_pager* pager = check::create(check::options(4096 * check::mib));
   check::Random random(check::seed());
   std::vector<std::pair<char*, std::uint64_t>> live;
   std::uint64_t bytes = 0;
-  const std::uint64_t before = in_ram();
+  const std::uint64_t before = check::in_ram();
   std::uint64_t most_in_ram = 0;
   const std::uint64_t steps = check::steps(6000);
   for (std::uint64_t step = 0; step < steps; ++step) {
@@ -637,7 +627,7 @@ CASE(random_sizes_take_little_more_than_is_in_use) {
     check::fill(block, size, size);
     live.emplace_back(block, size);
     bytes += size;
-    most_in_ram = std::max(most_in_ram, step % 50 == 0 ? in_ram() : 0);
+    most_in_ram = std::max(most_in_ram, step % 50 == 0 ? check::in_ram() : 0);
   }
   for (const auto& block : live) {
     CHECK(check::holds(block.first, block.second, block.second));

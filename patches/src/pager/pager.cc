@@ -979,15 +979,13 @@ void Pager::grow_store(Lock* lock, std::uint64_t bytes) {
       continue;
     }
     growing_ = true;
-    ++in_transit_;
+    const Transit transit(this);
     Store& store = copies_.store();
     const Growth growth = store.next_growth(bytes);
     lock->unlock();
     std::unique_ptr<Segment> segment = store.make_segment(growth);
     lock->lock();
     growing_ = false;
-    --in_transit_;
-    moved_.notify_all();
     if (segment == nullptr) {
       break;  // a smaller one may do, and who allocates from it finds out why it cannot be had
     }
@@ -1168,7 +1166,7 @@ Status Pager::give_pages_back(Block* block, bool clean, Status written) {
 Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   write = write || !backend_->protects();  // a copy is worth nothing if it is not noticed when it is out of date
   block->change_state(State::away, State::arriving);
-  ++in_transit_;
+  const Transit transit(this);
   if (backend_->crowded()) {
     page_out_some(lock);  // before room is made: it lets the lock go
   }
@@ -1240,8 +1238,6 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
   } else {
     block->change_state(State::arriving, State::away);
   }
-  --in_transit_;
-  moved_.notify_all();
   return status;
 }
 

@@ -211,7 +211,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void free_slow(Block* block);
   void reclaim_to_limit_slow();
 
-  // While it lives blocks are leaving, and a fork waits. Needs the lock when it begins and ends.
+  // While it lives something is in transit, and a fork waits. Needs the lock when it begins and ends.
   class Transit {
    public:
     explicit Transit(Pager* pager) : pager_(pager) { ++pager_->in_transit_; }

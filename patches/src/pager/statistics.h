@@ -22,6 +22,7 @@ namespace lms {
   /* resident + cached: what the limit bounds */                                                                       \
   ROW(device_bytes, "device_bytes.current")                                                                            \
   ROW(device_bytes_peak, "device_bytes.peak")                                                                          \
+  /* pages of what has left, for what comes: on the host within the limit, too */                                       \
   ROW(kept_bytes, "kept_bytes.current")                                                                                \
   ROW(limit, "limit_bytes")                                                                                            \
   /* by how much the limit was passed, at most, and how often a request had to pass it */                              \
