@@ -27,8 +27,10 @@ STEPS = "1000"
 TIMEOUT_S = 300
 # Cases that an emulator cannot run, or not in the time of a test.
 NOT_EMULATED = {
+    "file_store_bounds_memory": "the memory of the emulator is counted, in pages of another size",
     "little_address_space": "the emulator does not apply limits of the address space",
     "more_blocks_than_mappings": "takes minutes, and its blocks of 4 KiB are larger where pages are",
+    "nothing_is_kept_where_addresses_are_few": "the emulator does not apply limits of the address space",
     "random_sizes_take_little_more_than_is_in_use": "the memory of the emulator is counted, in pages of another size",
     "two_hundred_forks_memory": "takes minutes",
     "two_hundred_forks_file": "takes minutes",
