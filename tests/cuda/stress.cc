@@ -290,10 +290,7 @@ class Program {
       }
     }
     repair();
-    for (void*& memory : others_) {
-      check(cudaFree(memory), "cudaFree");
-      memory = nullptr;
-    }
+    give_device_memory_back();
     if (off_) {
       switch_on();
     }
@@ -629,6 +626,7 @@ class Program {
     } catch (const c10::Error& error) {
       refuse(error);
     }
+    give_device_memory_back();  // other threads may wait for it here as well
     return false;
   }
 
@@ -762,6 +760,13 @@ class Program {
       memory = nullptr;
     } else if (cudaMalloc(&memory, other_random_.below(48) * mib + mib) != cudaSuccess) {
       require(cudaGetLastError() == cudaErrorMemoryAllocation, "cudaMalloc failed");
+      memory = nullptr;
+    }
+  }
+
+  void give_device_memory_back() {
+    for (void*& memory : others_) {
+      check(cudaFree(memory), "cudaFree");
       memory = nullptr;
     }
   }
