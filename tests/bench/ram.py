@@ -1,10 +1,11 @@
 """Training in less RAM than it needs: LMS with a store on disk, against the kernel's swap on the same disk, and on zram.
 
-``sudo python tests/bench/ram.py [--ram F...] [--steps N] [--scale X] [--store FOLDER] [MODEL...]`` with an interpreter that has
-the patched wheel; with ``--tensorflow``, that of TensorFlow. Root is needed for cgroups and for swap: a memory cgroup of version 1, or of version 2 with Linux 5.19, and
-no swap that is on already. The swap file is made in FOLDER, and a zram device where the kernel has zram; all of it goes at the
-end. Without root, or with ``--no-swap``, no process is limited, and LMS is compared with enough RAM and with the disk. So it is with
-``--disk-speed MIB``, where LMS and the plain reader and writer have a disk of so many MiB a second, each way (root).
+``sudo python tests/bench/ram.py [MODEL...] [--ram F...] [--steps N] [--scale X] [--store FOLDER]`` with an interpreter that has
+the patched wheel; with ``--tensorflow``, that of TensorFlow 2.11 or later. Root is needed for cgroups and for swap: a memory cgroup of
+version 1, or of version 2 with Linux 5.19, and no swap that is on already. The swap file is made in FOLDER, and a zram device where
+the kernel has zram; all of it goes at the end. Without root, or with ``--no-swap``, no process is limited, and LMS is compared with
+enough RAM and with the disk. So it is with ``--disk-speed MIB``, where LMS and the plain reader and writer have a disk of so many
+MiB a second, each way (root).
 
 For each model and each part F of the RAM, these take turns of one step, so that whatever else the machine does meets all alike:
 
@@ -103,7 +104,14 @@ def load(framework: str) -> tuple[Any, Callable[..., Any]]:
     tf.config.threading.set_inter_op_parallelism_threads(1)
     tf.config.threading.set_intra_op_parallelism_threads(1)
     keras_models.deterministic()
-    return tf.lms, keras_models.make
+
+    def make(model: str, scale: float) -> Any:
+        trainer = keras_models.make(model, scale=scale)
+        # Else TensorFlow folds the optimizer's first values into constants, outside of LMS: docs/tensorflow.md.
+        trainer.model.optimizer.build(trainer.model.trainable_variables)
+        return trainer
+
+    return tf.lms, make
 
 
 def train(
@@ -346,7 +354,10 @@ def check(options: argparse.Namespace) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description="Training in less RAM than it needs: LMS, swap, zram and the disk.")
+    parser = argparse.ArgumentParser(
+        usage="%(prog)s [MODEL...] [options]",
+        description="Training in less RAM than it needs: LMS, swap, zram and the disk.",
+    )
     names = "; with --tensorflow ".join(", ".join(each) for each in MODELS.values())
     parser.add_argument("models", nargs="*", metavar="MODEL", help=f"of {names}; all by default")
     parser.add_argument(
@@ -376,6 +387,13 @@ def main() -> None:
     options = parser.parse_args()
     if options.disk_speed is not None and (options.disk_speed < 1 or os.geteuid() != 0):
         parser.error("--disk-speed is 1 or more, and needs root")
+    if not all(0 < part <= 1 for part in options.ram):
+        parser.error("--ram takes parts of the whole, above 0 and up to 1")
+    if options.steps < 1 or (options.scale is not None and options.scale <= 0):
+        parser.error("--steps is 1 or more, and --scale more than 0")
+    folders = [options.store, *(file.absolute().parent for file in (options.json, options.picture) if file)]
+    if missing := [str(folder) for folder in folders if not folder.is_dir()]:
+        parser.error(f"no such folder: {', '.join(missing)}")
     options.no_swap = options.no_swap or os.geteuid() != 0 or options.disk_speed is not None
     if unknown := set(options.models) - set(MODELS[options.framework]):
         parser.error(f"no such model: {', '.join(sorted(unknown))}")
