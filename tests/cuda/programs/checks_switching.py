@@ -45,8 +45,10 @@ def check_default_limit_is_what_is_free_less_five_percent() -> None:
     assert torch.lms.limit("cuda") == free // 100 * 95
     tensors = to_cuda([data(16, seed) for seed in range(8)])
     assert stat("resident_bytes.current") >= 128 * MIB
-    torch.lms.enable("cuda")  # what LMS holds already is not lost to it
-    assert abs(torch.lms.limit("cuda") - free // 100 * 95) <= 64 * MIB
+    for limit in (None, "auto"):  # what LMS holds already is not lost to it
+        torch.lms.set_limit("cuda", 512 * MIB)
+        torch.lms.enable("cuda", limit=limit)
+        assert abs(torch.lms.limit("cuda") - free // 100 * 95) <= 64 * MIB
     assert stat("away_bytes.current") == 0
     del tensors
 
