@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/filter.h>
 #include <linux/seccomp.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
 #include <sys/resource.h>
@@ -15,7 +16,9 @@
 #include <array>
 #include <cerrno>
 #include <chrono>
+#include <climits>
 #include <cstddef>
+#include <cstdio>
 #include <cstring>
 #include <fstream>
 #include <memory>
@@ -108,6 +111,42 @@ void forbid_uring() {
 #ifdef SYS_io_uring_setup
   refuse(SYS_io_uring_setup, EPERM);
 #endif
+}
+
+// A slow disk: from now on, of the calls of threads that start later, those to write to files in that directory take so
+// long, one after the other. False where the kernel can't do that.
+bool slow_writes(const std::string& directory, std::chrono::milliseconds each) {
+#ifdef SECCOMP_USER_NOTIF_FLAG_CONTINUE
+  const sock_filter filter[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwrite64, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_USER_NOTIF),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog program = {sizeof filter / sizeof filter[0], const_cast<sock_filter*>(filter)};
+  CHECK_EQ(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), 0);
+  const long calls = syscall(SYS_seccomp, SECCOMP_SET_MODE_FILTER, SECCOMP_FILTER_FLAG_NEW_LISTENER, &program);
+  if (calls >= 0) {
+    std::thread([=] {
+      seccomp_notif call = {};
+      while (ioctl(static_cast<int>(calls), SECCOMP_IOCTL_NOTIF_RECV, &call) == 0) {
+        const std::string link = "/proc/self/fd/" + std::to_string(call.data.args[0]);
+        std::array<char, PATH_MAX> file{};
+        if (readlink(link.c_str(), file.data(), file.size() - 1) > 0 && contains(file.data(), directory.c_str())) {
+          std::this_thread::sleep_for(each);
+        }
+        seccomp_notif_resp answer = {};
+        answer.id = call.id;
+        answer.flags = SECCOMP_USER_NOTIF_FLAG_CONTINUE;
+        ioctl(static_cast<int>(calls), SECCOMP_IOCTL_NOTIF_SEND, &answer);
+        call = {};
+      }
+    }).detach();
+    return true;
+  }
+#endif
+  std::printf("needs Linux 5.5, and to be let\n");
+  return false;
 }
 
 // Runs in a process of its own, since what it does to itself lasts. Returns what it said on stderr.
@@ -577,11 +616,11 @@ CASE(wrong_contents_are_an_error_of_who_needs_them) {
   CHECK_EQ(fstat(files[0], &before), 0);
   CHECK_EQ(ftruncate(files[0], 0), 0);
   lms_pin_token token = {};
-  CHECK_EQ(lms_pin(pager, block, 0, &token), LMS_STORE_FAILED);
-  CHECK(contains(lms_last_error(), "cannot be read: Input/output error"));
+  CHECK_EQ(lms_pin(pager, block, 0, &token), LMS_READ_FAILED);
+  CHECK(contains(lms_last_error(), "cannot be read: its file is shorter than what was written to it"));
   // And then has zeros there.
   CHECK_EQ(ftruncate(files[0], before.st_size), 0);
-  CHECK_EQ(lms_pin(pager, block, 0, &token), LMS_STORE_FAILED);
+  CHECK_EQ(lms_pin(pager, block, 0, &token), LMS_READ_FAILED);
   CHECK(contains(lms_last_error(), "cannot be read: wrong checksum"));
   CHECK(contains(lms_last_error(), "a block of 1048576 bytes"));
   // Everything else goes on.
@@ -638,6 +677,30 @@ CASE(a_directory_that_is_wrong_is_an_error) {
   CHECK(contains(error.c_str(), "'no/such/directory' cannot be created: No such file or directory"));
 }
 
+// A disk that is slow to write to is measured, and gets less.
+CASE_WITHOUT_SANITIZER(a_slow_directory_gets_less) {
+  apart([] {
+    if (!slow_writes(folder("slow"), std::chrono::milliseconds(50))) {
+      return;
+    }
+    forbid_uring();
+    const std::unique_ptr<Store> store = store_in({folder("slow"), folder("fast")});
+    Memory memory(mib);
+    std::array<std::uint64_t, 2> bytes{};
+    for (std::uint64_t i = 0; i < 96; ++i) {
+      Slot slot;
+      CHECK(store->allocate(mib, &slot));
+      bytes[slot.segment->place] += mib;
+      check::fill(memory.get(), mib, i);
+      CHECK(slot.segment->write(slot.offset, memory.get(), mib));
+      CHECK(slot.segment->read(slot.offset, memory.get(), mib));
+      CHECK(holds(memory.get(), mib, i));
+    }
+    CHECK(bytes[0] > 0);
+    CHECK(bytes[1] > 2 * bytes[0]);
+  });
+}
+
 namespace {
 
 // A program that pages all its blocks out and in, again and again.
@@ -676,6 +739,23 @@ int file_in(lms_pager* pager, const std::string& directory) {
 
 }  // namespace
 
+CASE_WITHOUT_SANITIZER(a_slow_disk) {
+  for (const char* policy : {"lru", "iteration"}) {
+    apart([policy] {
+      if (!slow_writes(check::directory(), std::chrono::milliseconds(2))) {
+        return;
+      }
+      forbid_uring();
+      lms_pager* pager = create(options(8 * mib, policy, check::directory().c_str()));
+      std::thread other([pager] { works_through(pager, 4); });
+      works_through(pager, 4);
+      other.join();
+      CHECK_EQ(statistic(pager, "store_bytes.current"), 0);
+      CHECK_EQ(statistic(pager, "over_limit.requests"), 0);
+    });
+  }
+}
+
 CASE(a_directory_whose_disk_fails_is_left_out) {
   for (const char* policy : {"lru", "iteration"}) {
     const std::string said = apart([policy] {
@@ -698,7 +778,7 @@ CASE(a_directory_whose_disk_fails_is_left_out) {
 }
 
 CASE(the_only_directory_fails) {
-  apart([] {
+  const std::string said = apart([] {
     forbid_uring();
     lms_pager* pager = create(options(8 * mib, "lru", check::directory().c_str()));
     char* block = filled(pager, mib, 7);
@@ -709,8 +789,12 @@ CASE(the_only_directory_fails) {
     CHECK_EQ(lms_reclaim(pager, mib, &reclaimed), LMS_STORE_FAILED);
     CHECK(contains(lms_last_error(), "cannot be written: Input/output error"));
     CHECK(contains(lms_last_error(), "choose another directory"));
+    CHECK_EQ(lms_reclaim(pager, mib, &reclaimed), LMS_STORE_FAILED);
     CHECK(holds(block, mib, 7));
   });
+  CHECK(contains(said.c_str(), "cannot be written: Input/output error"));
+  CHECK(contains(said.c_str(), "what can't leave stays in memory"));
+  CHECK_EQ(said.find('\n'), said.size() - 1);  // said once
 }
 
 CASE(all_directories_fail) {
@@ -738,7 +822,7 @@ CASE(reading_fails) {
     CHECK_EQ(reclaim(pager), mib);
     refuse(SYS_pread64, EIO);
     lms_pin_token token = {};
-    CHECK_EQ(lms_pin(pager, block, 0, &token), LMS_STORE_FAILED);
+    CHECK_EQ(lms_pin(pager, block, 0, &token), LMS_READ_FAILED);
     CHECK(contains(lms_last_error(), "cannot be read: Input/output error (a block of 1048576 bytes at byte"));
     CHECK(contains(lms_last_error(), "the disk fails"));
   });

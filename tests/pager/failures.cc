@@ -231,13 +231,13 @@ CASE(read_that_fails) {
   CHECK(destroyed > 0);
   for (int round = 0; round < 2; ++round) {
     lms_pin_token token = {&token, 1};
-    CHECK_EQ(lms_pin(pager, blocks[0], round, &token), LMS_STORE_FAILED);
+    CHECK_EQ(lms_pin(pager, blocks[0], round, &token), LMS_READ_FAILED);
     CHECK(token.block == nullptr);
     CHECK(contains(lms_last_error(), "read"));
   }
   CHECK_EQ(statistic(pager, "away_bytes.current"), 3 * block_bytes);
   CHECK_EQ(statistic(pager, "device_bytes.current"), block_bytes);
-  CHECK_EQ(lms_restore_all(pager), LMS_STORE_FAILED);
+  CHECK_EQ(lms_restore_all(pager), LMS_READ_FAILED);
   const pid_t child = fork();
   CHECK(child >= 0);
   if (child == 0) {

@@ -1191,7 +1191,7 @@ Status Pager::page_in(Lock* lock, Block* block, bool write, Reach reach) {
       --copying_;
       if (!arrived && !refused_pages) {
         status = asynchronous_ ? device_failed("bring a block back")
-                               : Status(LMS_STORE_FAILED,
+                               : Status(LMS_READ_FAILED,
                                         block->slot.store->failure("read", block->slot, block->bytes, error_number));
       } else if (!arrived) {
         errno = error_number;

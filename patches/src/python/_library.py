@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 LIMIT_MANAGED, LIMIT_TOTAL, LIMIT_LEAST, LIMIT_AUTO = range(4)  # lms_limit_kind of limit_kind.h
 
-_OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED, _DEVICE_FAILED = range(6)
+_OK, _INVALID_ARGUMENT, _OUT_OF_MEMORY, _STORE_FAILED, _UNSUPPORTED, _DEVICE_FAILED, _READ_FAILED = range(7)
 
 
 class Options(ctypes.Structure):
@@ -142,7 +142,7 @@ def check(status: int) -> None:
         raise ValueError(message)
     if status == _OUT_OF_MEMORY:
         raise _devices.out_of_memory(message)
-    if status == _STORE_FAILED:
+    if status in (_STORE_FAILED, _READ_FAILED):
         raise OSError(message)
     raise RuntimeError(message)
 

@@ -6,7 +6,7 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -143,21 +143,26 @@ def check_a_disk_that_fails_is_left_out() -> None:
         assert f"the host store in '{failing}' cannot be " in said and said.count("\n") == 1, said
 
 
+def spoil(folder: str, tensors: int) -> None:
+    """Changes a byte of each of the first tensors of a MiB in the store's only file."""
+    (number,) = files_in(folder)
+    size = os.fstat(number).st_size
+    with open(f"/proc/self/fd/{number}", "r+b", buffering=0) as file:
+        for offset in range(4096, tensors * MIB, MIB):
+            file.seek(offset)
+            byte = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([byte ^ 1]))
+    assert os.fstat(number).st_size == size
+
+
 def check_contents_that_are_not_what_was_written() -> None:
     expected = [data(1, i) for i in range(4)]
     for checksum in (True, False):
         with directory() as folder:
             enable(64 * MIB, store=folder, checksum=checksum)
             tensors = [away(tensor) for tensor in expected]
-            (number,) = files_in(folder)
-            size = os.fstat(number).st_size
-            with open(f"/proc/self/fd/{number}", "r+b", buffering=0) as file:
-                for offset in range(0, 4 * MIB, MIB):  # one byte in each tensor
-                    file.seek(offset + 4096)
-                    byte = file.read(1)[0]
-                    file.seek(offset + 4096)
-                    file.write(bytes([byte ^ 1]))
-                assert os.fstat(number).st_size == size
+            spoil(folder, 4)
             if not checksum:
                 assert not any(torch.equal(tensor, wanted) for tensor, wanted in zip(tensors, expected, strict=True))
                 continue
@@ -167,3 +172,37 @@ def check_contents_that_are_not_what_was_written() -> None:
             assert stat("store_failures") >= 4
             del tensor, tensors
             same([away(wanted) + 1 for wanted in expected], [wanted + 1 for wanted in expected])  # the rest goes on
+
+
+def check_every_use_of_what_was_spoilt_is_an_error() -> None:
+    if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < (2, 6):
+        raise Skip("needs PyTorch 2.6, whose storages can refuse access: before, some of these end the process")
+    other = data(1)
+    uses: list[Callable[[torch.Tensor], object]] = [
+        lambda t: t + 1,
+        lambda t: t.add_(1),
+        lambda t: t.fill_(0),
+        lambda t: t.copy_(other),
+        lambda t: other.copy_(t),
+        lambda t: torch.add(other, 1, out=t),
+        lambda t: t.sum(),
+        lambda t: t[0].item(),
+        lambda t: str(t),
+        lambda t: torch.equal(t, other),
+        lambda t: t.view(512, 512) @ torch.ones(512, 2),
+        lambda t: t.clone().share_memory_(),
+        lambda t: t.numpy(),
+        lambda t: torch.lms.pin(t).__enter__(),
+        lambda t: torch.nn.functional.linear(torch.ones(2, 512), t.view(512, 512).requires_grad_()).sum().backward(),
+        lambda t: torch.optim.SGD([torch.nn.Parameter(t)], lr=1).param_groups[0]["params"][0].detach().sub_(1),
+    ]
+    with directory() as folder:
+        enable(64 * MIB, store=folder)
+        tensors = [away(data(1, i)) for i in range(len(uses))]
+        spoil(folder, len(uses))
+        for index, use in enumerate(uses):
+            for _ in range(2):
+                with raises(Exception, "wrong checksum", folder, "a block of 1048576 bytes"):
+                    use(tensors[index])
+        good = data(1, 99)
+        same(away(good) + other * 0, good)  # the rest goes on

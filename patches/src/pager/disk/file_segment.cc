@@ -237,7 +237,7 @@ int FileSegment::move_mapped(bool write, std::uint64_t offset, char* memory, std
 int FileSegment::complete(DiskRequest* request, bool direct) {
   while (true) {
     if (request->result == 0) {
-      return EIO;  // the file is shorter than what was written to it
+      return request->write ? EIO : ENODATA;  // the file is shorter than what was written to it
     }
     if (request->result > 0) {
       const std::size_t moved = static_cast<std::size_t>(request->result);

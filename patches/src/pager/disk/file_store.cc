@@ -30,6 +30,8 @@ const char* file_store_advice(int error_number) {
       return "raise 'ulimit -f'";
     case EMFILE:
       return "raise 'ulimit -n'";
+    case ENODATA:
+      return "something has cut it: choose a directory with store= that nobody else cleans up";
     case EIO:
       return "the disk fails: choose another directory with store=";
     case ENOSPC:
@@ -41,7 +43,9 @@ const char* file_store_advice(int error_number) {
 }
 
 const char* file_store_reason(int error_number) {
-  return error_number == EBADMSG ? "wrong checksum" : std::strerror(error_number);
+  return error_number == EBADMSG   ? "wrong checksum"
+         : error_number == ENODATA ? "its file is shorter than what was written to it"
+                                   : std::strerror(error_number);
 }
 
 class FileStore final : public Store {
@@ -120,11 +124,9 @@ class FileStore final : public Store {
       return;
     }
     places_[place]->left_out = true;
-    if (places_.size() == 1) {
-      return;  // there is nothing to choose
-    }
-    const std::string text =
-        "LMS: " + sentence(place, action, error_number, "") + "; it is left out while other directories have room\n";
+    const char* consequence =
+        places_.size() > 1 ? "it is left out while other directories have room" : "what can't leave stays in memory";
+    const std::string text = "LMS: " + sentence(place, action, error_number, "") + "; " + consequence + "\n";
     static_cast<void>(!::write(STDERR_FILENO, text.data(), text.size()));
   }
 

@@ -118,13 +118,15 @@ def check(request: Request) -> None:
         raise ValueError("per_node divides the limit in equal parts, and share as processes need it: leave one out")
     given = options.get("limit")
     if "per_node" in options and (given is None or _arguments.is_auto(given)):
-        raise ValueError("per_node needs a limit, that of the node, which it divides")
+        raise ValueError("per_node needs a limit, that of the node, which it divides: auto is what a process finds")
     limit = _arguments.limit_of(device, given, lambda: _arguments.UINT64_MAX)
     _arguments.check_min_size(options.get("min_size"), device, limit)
     _arguments.check_store(_arguments.split_store(options["store"]) if "store" in options else None)
     _arguments.check_policy(options.get("policy", "iteration"))
     share = _share_of(options)
     if share is not None:
+        if device.kind.name == "cpu" and _arguments.is_auto(given):
+            raise ValueError("share: a budget is what all say alike, and limit 'auto' is what a process finds")
         _share.terms(share, lambda: _arguments.UINT64_MAX)
         _share.check_group(share)
         if limit and _sizes.parse("minimum", share.minimum, lambda: limit) > limit:

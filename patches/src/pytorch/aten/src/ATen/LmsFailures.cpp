@@ -84,7 +84,8 @@ void throw_lacking() {
 const lms::Status& pending_failure() { return pending.status; }
 
 void drop_store_failure() {
-  if (pending.status.code == LMS_STORE_FAILED && pending.device->notices_writes) {
+  const lms_status code = pending.status.code;
+  if ((code == LMS_STORE_FAILED || code == LMS_READ_FAILED) && pending.device->notices_writes) {
     pending = PendingFailure();
   }
 }

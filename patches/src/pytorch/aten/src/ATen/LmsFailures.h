@@ -34,8 +34,8 @@ LMS_API void throw_lacking();
 // The one that was kept for the calling thread; ok when there is none.
 const lms::Status& pending_failure();
 
-// Drops the calling thread's failure if it is that a store could take no more, on a device that serves faults: once an
-// operation has had its data in spite of that, the next request for room says so.
+// Drops the calling thread's failure if it is the store's, on a device that serves faults: once an operation has had
+// its data in spite of that, the next request for room says so.
 void drop_store_failure();
 
 // Throws what was kept for the calling thread, unless LMS was reconfigured since.

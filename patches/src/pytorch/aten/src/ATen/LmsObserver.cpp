@@ -24,6 +24,13 @@ namespace {
 // How many ask for the observer. Where it cannot be taken away it does nothing while that is 0.
 std::atomic<unsigned> observing{0};
 
+// The observer cannot make its operation fail, but a storage can. False where it can't.
+bool refuse_for_good(c10::StorageImpl* storage, const lms::Status& status) {
+  static std::mutex& lock = *new std::mutex;
+  const std::lock_guard<std::mutex> guard(lock);
+  return refuse_access(storage, "LMS: " + status.message, 0);
+}
+
 void begin_operation(const Operation& operation) {
   std::vector<Held>& pins = operation_pins();
   if (!observer_can_leave && observing.load(std::memory_order_acquire) == 0) {
@@ -57,7 +64,7 @@ void begin_operation(const Operation& operation) {
   }
   CurrentStreams streams;
   bool lacks_data = false;
-  const auto hold = [&](const void* address, bool noticed_write, bool other_write) {
+  const auto hold = [&](const void* address, c10::StorageImpl* storage, bool noticed_write, bool other_write) {
     const KnownDevice* known = find_device(address, count);
     if (known == nullptr || (known->device.refuse_work != nullptr && is_lacking())) {
       return;  // what is to be stopped needs no more, and each attempt may wait for the driver
@@ -68,6 +75,9 @@ void begin_operation(const Operation& operation) {
     const bool write = known->notices_writes ? noticed_write : other_write;
     lms::Status status = streams.captured(held.device) ? known->pager()->hold(address)
                                                        : known->pager()->pin(address, write, &held.pin, held.stream);
+    if (status.code == LMS_READ_FAILED && refuse_for_good(storage, status)) {
+      return;  // the operation's access is the failure
+    }
     if (!status.ok()) {
       keep_failure(known, std::move(status));
       if (known->device.refuse_work != nullptr) {
@@ -84,14 +94,15 @@ void begin_operation(const Operation& operation) {
     if ((traits.viewed >> bit & 1) != 0) {
       continue;
     }
-    const auto hold_input = [&](const void* address) {
-      hold(address, (traits.declared >> bit & 1) != 0, (traits.written >> bit & 1) != 0);
+    const auto hold_input = [&](const void* address, c10::StorageImpl* storage) {
+      hold(address, storage, (traits.declared >> bit & 1) != 0, (traits.written >> bit & 1) != 0);
     };
     visit_storages(inputs[index], hold_input, 0);
   }
   if (!begin.scope) {
-    visit_storages(accumulated_gradient(operation),
-                   [&](const void* address) { hold(address, /*noticed_write=*/true, /*other_write=*/true); });
+    visit_storages(accumulated_gradient(operation), [&](const void* address, c10::StorageImpl* storage) {
+      hold(address, storage, /*noticed_write=*/true, /*other_write=*/true);
+    });
   }
   if (lacks_data) {
     // The operation is stopped when it gives the device work. PyTorch logs what is thrown here, with its name.
@@ -117,7 +128,7 @@ void end_operation(const Operation& operation) {
   for (auto held = first; held != pins.end(); ++held) {
     streams.set(held->device, held->stream);
   }
-  const auto mark_seen = [&](const void* address) {
+  const auto mark_seen = [&](const void* address, c10::StorageImpl* /*storage*/) {
     if (const KnownDevice* known = find_device(address, count)) {
       known->pager()->mark_seen(address, streams.of(position(known)));
     }

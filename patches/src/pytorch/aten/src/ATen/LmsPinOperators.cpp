@@ -73,7 +73,7 @@ std::vector<int64_t> pin(at::TensorList tensors, bool write, bool current_stream
   CurrentStreams streams;
   lms::Status status;
   for (const at::Tensor& tensor : tensors) {
-    const auto visit = [&](const void* address) {
+    const auto visit = [&](const void* address, c10::StorageImpl* /*storage*/) {
       const KnownDevice* known = find_device(address, count);
       if (known == nullptr || !status.ok()) {
         return;

@@ -10,6 +10,8 @@
 #include <ATen/core/ivalue.h>
 #include <c10/core/Storage.h>
 
+#include <string>
+
 #if __has_include(<ATen/SparseCsrTensorImpl.h>)
 #include <ATen/SparseCsrTensorImpl.h>
 #endif
@@ -28,6 +30,18 @@ auto data_address(Storage* storage, int /*preferred*/) -> decltype(storage->_mut
 template <typename Storage>
 const void* data_address(const Storage* storage, long /*otherwise*/) {
   return storage->data_ptr().get();
+}
+
+// Has the storage refuse every access to its data from now on, with that sentence. False before 2.6, where none can.
+template <typename Storage>
+auto refuse_access(Storage* storage, const std::string& sentence, int /*preferred*/)
+    -> decltype(storage->release_data_and_set_meta_custom_data_ptr_error_msg_(sentence), bool()) {
+  storage->release_data_and_set_meta_custom_data_ptr_error_msg_(sentence);
+  return true;
+}
+template <typename Storage>
+bool refuse_access(Storage* /*storage*/, const std::string& /*sentence*/, long /*otherwise*/) {
+  return false;
 }
 
 template <typename Impl>
@@ -73,7 +87,8 @@ void visit_nested(const Nested& nested, const Visit& visit, ...) {  // without s
 }
 #endif
 
-// Calls `visit(address)` for every storage that the tensor's data lives in. Reads no data and dispatches nothing.
+// Calls `visit(address, storage)` for every storage that the tensor's data lives in. Reads no data and dispatches
+// nothing.
 template <typename Visit>
 void visit_storages(const at::Tensor& tensor, const Visit& visit) {
   if (!tensor.defined()) {
@@ -89,9 +104,10 @@ void visit_storages(const at::Tensor& tensor, const Visit& visit) {
   }
 #endif
   if (tensor_impl->has_storage()) {
-    const void* address = data_address(storage_of(*tensor_impl, 0).unsafeGetStorageImpl(), 0);
+    c10::StorageImpl* storage = storage_of(*tensor_impl, 0).unsafeGetStorageImpl();
+    const void* address = data_address(storage, 0);
     if (address != nullptr) {
-      visit(address);
+      visit(address, storage);
     }
   } else if (const auto* coo = dynamic_cast<const at::SparseTensorImpl*>(tensor_impl)) {
     visit_part(coo->indices());

@@ -25,6 +25,8 @@ inline TensorflowStatus to_tensorflow(const lms::Status& status) {
       return tensorflow::errors::ResourceExhausted(sentence);
     case LMS_INVALID_ARGUMENT:
       return tensorflow::errors::InvalidArgument(sentence);
+    case LMS_READ_FAILED:
+      return tensorflow::errors::DataLoss(sentence);
     case LMS_UNSUPPORTED:
       return tensorflow::errors::FailedPrecondition(sentence);
     default:
