@@ -174,6 +174,13 @@ def check_contents_that_are_not_what_was_written() -> None:
             same([away(wanted) + 1 for wanted in expected], [wanted + 1 for wanted in expected])  # the rest goes on
 
 
+def descend(tensor: torch.Tensor) -> None:
+    """A step of an optimizer."""
+    parameter = torch.nn.Parameter(tensor)
+    parameter.grad = torch.ones_like(parameter)
+    torch.optim.SGD([parameter], lr=1, foreach=False).step()
+
+
 def check_every_use_of_what_was_spoilt_is_an_error() -> None:
     if tuple(map(int, torch.__version__.split("+")[0].split(".")[:2])) < (2, 6):
         raise Skip("needs PyTorch 2.6, whose storages can refuse access: before, some of these end the process")
@@ -194,7 +201,7 @@ def check_every_use_of_what_was_spoilt_is_an_error() -> None:
         lambda t: t.numpy(),
         lambda t: torch.lms.pin(t).__enter__(),
         lambda t: torch.nn.functional.linear(torch.ones(2, 512), t.view(512, 512).requires_grad_()).sum().backward(),
-        lambda t: torch.optim.SGD([torch.nn.Parameter(t)], lr=1).param_groups[0]["params"][0].detach().sub_(1),
+        descend,
     ]
     with directory() as folder:
         enable(64 * MIB, store=folder)
@@ -202,7 +209,7 @@ def check_every_use_of_what_was_spoilt_is_an_error() -> None:
         spoil(folder, len(uses))
         for index, use in enumerate(uses):
             for _ in range(2):
-                with raises(Exception, "wrong checksum", folder, "a block of 1048576 bytes"):
+                with raises(RuntimeError, "wrong checksum", folder, "a block of 1048576 bytes"):
                     use(tensors[index])
         good = data(1, 99)
         same(away(good) + other * 0, good)  # the rest goes on
