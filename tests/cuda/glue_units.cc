@@ -393,6 +393,39 @@ CASE(empty_cache_gives_cached_pages_back) {
   CHECK(holds(kept, 9));
 }
 
+// To pin takes longer than to copy: what one iteration has left empty serves the next.
+CASE(pinned_memory_is_kept_until_the_cache_is_emptied) {
+  enable(16 * mib);
+  const uint64_t before = sim_calls("cuMemHostRegister");
+  const uint64_t unpinned = sim_calls("cuMemHostUnregister");
+  uint64_t pinned = 0;
+  for (int iteration = 0; iteration < 3; ++iteration) {
+    std::vector<at::Tensor> blocks;
+    for (int i = 0; i < 60; ++i) {  // more than one segment of the store
+      blocks.push_back(empty(4 * mib));
+      fill(blocks.back(), i);
+    }
+    for (int i = 0; i < 60; ++i) {
+      CHECK(holds(blocks[static_cast<size_t>(i)], i));
+    }
+    blocks.clear();
+    CHECK_EQ(cudaDeviceSynchronize(), cudaSuccess);
+    const uint64_t now = sim_calls("cuMemHostRegister") - before;
+    CHECK(now > 1);
+    CHECK(iteration == 0 || now == pinned);
+    pinned = now;
+  }
+  CHECK_EQ(sim_calls("cuMemHostUnregister"), unpinned);
+  allocator()->emptyCache();
+  CHECK_EQ(sim_calls("cuMemHostUnregister") - unpinned, pinned);
+  const at::Tensor after = empty(16 * mib);
+  fill(after, 1);
+  fill(empty(16 * mib), 2);
+  CHECK(holds(after, 1));
+  CHECK(sim_calls("cuMemHostRegister") - before > pinned);
+  disable();
+}
+
 CASE(memory_fraction_bounds_the_limit) {
   enable(100 * mib);
   const at::Tensor small = empty(mib / 2);  // a segment of 2 MiB

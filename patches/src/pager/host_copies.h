@@ -43,6 +43,9 @@ class HostCopies {
   // Gives the slots back to their stores whose copies are over.
   void drain();
 
+  // What of the store that writebacks go to holds nothing.
+  std::vector<std::unique_ptr<Segment>> take_empty();
+
   // Bytes of slots, in all stores.
   std::uint64_t bytes() const;
 

@@ -260,6 +260,8 @@ void Pager::shutdown() {
   if (device_bytes_ == 0) {
     leave_sharers();  // else when the last block is freed
   }
+  lock.unlock();
+  trim_store();
 }
 
 // ---------------------------------------------------------------------------------------------- allocation
@@ -1302,6 +1304,12 @@ Status Pager::reclaim_for_others(std::uint64_t bytes) {
     reclaimed += backend_->trim(UINT64_MAX);
   }
   return status;
+}
+
+void Pager::trim_store() {
+  std::vector<std::unique_ptr<Segment>> empty;  // destroyed after the lock
+  Lock lock(lock_);
+  empty = copies_.take_empty();
 }
 
 Status Pager::restore_all() {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <iterator>
 #include <new>
 #include <numeric>
 
@@ -156,13 +157,25 @@ void Store::release(const Slot& slot, std::uint64_t bytes) {
            segment->ranges.all_free();
   };
   if (!slot.segment->frozen) {
-    if (std::none_of(segments_.begin(), segments_.end(), is_spare)) {
+    if (slot.segment->is_kept() || std::none_of(segments_.begin(), segments_.end(), is_spare)) {
       return;
     }
     writable_ -= slot.segment->ranges.total();
   }
   segments_.erase(std::find_if(segments_.begin(), segments_.end(),
                                [&](const std::unique_ptr<Segment>& segment) { return segment.get() == slot.segment; }));
+}
+
+std::vector<std::unique_ptr<Segment>> Store::take_empty() {
+  const auto empty =
+      std::stable_partition(segments_.begin(), segments_.end(),
+                            [](const std::unique_ptr<Segment>& segment) { return !segment->ranges.all_free(); });
+  std::vector<std::unique_ptr<Segment>> taken(std::make_move_iterator(empty), std::make_move_iterator(segments_.end()));
+  segments_.erase(empty, segments_.end());
+  for (const std::unique_ptr<Segment>& segment : taken) {
+    writable_ -= segment->frozen ? 0 : segment->ranges.total();
+  }
+  return taken;
 }
 
 void Store::freeze() {

@@ -35,6 +35,9 @@ class Segment {
   // Where the contents lie, for a backend that copies by itself; null when they are not in memory.
   virtual char* at(std::uint64_t /*offset*/) { return nullptr; }
 
+  // To make one takes so long that it is kept without slots, for those to come, until take_empty().
+  virtual bool is_kept() const { return false; }
+
   Ranges ranges;
   std::size_t place = 0;  // of the store's
   std::atomic<int> failed_write{0};  // errno of the last write that failed; 0 if none has
@@ -74,9 +77,12 @@ class Store {
   std::unique_ptr<Segment> make_segment(const Growth& growth) { return grow(growth.place, growth.bytes); }
   void add_segment(std::unique_ptr<Segment> segment, std::size_t place);
 
-  // Gives the room of a slot back; segments without slots go back to the
-  // system, but for one in each place.
+  // Gives the room of a slot back; segments without slots go back to the system, but for one in each place and those
+  // that are kept.
   void release(const Slot& slot, std::uint64_t bytes);
+
+  // All segments without slots. To destroy one takes long too, so the caller lets go of the lock before that.
+  std::vector<std::unique_ptr<Segment>> take_empty();
 
   // Called in parent and child after a fork: from now on each writes only to segments of its own.
   void freeze();

@@ -65,6 +65,8 @@ class PinnedSegment final : public Segment {
 
   char* at(std::uint64_t offset) override { return memory_->pinned() ? memory_->base() + offset : nullptr; }
 
+  bool is_kept() const override { return memory_->pinned(); }
+
   const CudaMemory* pages(std::uint64_t offset) const {
     return memory_->pages().empty() ? nullptr : &memory_->pages()[offset / cuda_page_bytes];
   }

@@ -225,6 +225,7 @@ class Intercepts {
       if (lms::Pager* pager = device.pager()) {
         pager->backend().trim(UINT64_MAX);
         static_cast<void>(pager->reclaim_for_others(pager->statistics().cached_bytes));  // gives what it can
+        pager->trim_store();
       }
     }
   }
