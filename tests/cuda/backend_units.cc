@@ -410,20 +410,21 @@ CASE(paging_does_not_wait) {
 }
 
 CASE(a_busy_device_refuses_for_a_moment) {
-  // CUDA_ERROR_NOT_READY, as some drivers answer.
   Program program(1);
-  for (const char* function : {"cuMemMap", "cuMemSetAccess", "cuMemUnmap"}) {
-    sim_fail(function, 1, 600);
-    sim_fail(function, 2, 600);
-    char* address = program.filled(0, 0, 34 * mib, 7);
-    const Slot slot = program.slot(34 * mib);
-    Uses copy;
-    page_out(&program, 0, address, 34 * mib, slot, &copy);
-    sim_fail(function, 1, 600);
-    page_in(&program, 0, address, 34 * mib, slot, copy);
-    expect(&program, 0, address, 34 * mib, 7);
-    CHECK(program.backend->unmap(address, 34 * mib, program.uses(0)));
-    program.backend->trim(UINT64_MAX);
+  for (const int answer : {600, 999}) {  // CUDA_ERROR_NOT_READY, CUDA_ERROR_UNKNOWN
+    for (const char* function : {"cuMemMap", "cuMemSetAccess", "cuMemUnmap"}) {
+      sim_fail(function, 1, answer);
+      sim_fail(function, 2, answer);
+      char* address = program.filled(0, 0, 34 * mib, 7);
+      const Slot slot = program.slot(34 * mib);
+      Uses copy;
+      page_out(&program, 0, address, 34 * mib, slot, &copy);
+      sim_fail(function, 1, answer);
+      page_in(&program, 0, address, 34 * mib, slot, copy);
+      expect(&program, 0, address, 34 * mib, 7);
+      CHECK(program.backend->unmap(address, 34 * mib, program.uses(0)));
+      program.backend->trim(UINT64_MAX);
+    }
   }
 }
 
@@ -1179,7 +1180,9 @@ CASE(slabs_grow_while_copies_run) {
   for (const Slot& slot : slots) {
     program.store->release(slot, 34 * mib);
   }
-  CHECK(sim_pinned_bytes() < pinned);
+  CHECK_EQ(sim_pinned_bytes(), pinned);  // kept for what leaves next
+  program.store->take_empty();
+  CHECK_EQ(sim_pinned_bytes(), 0);
 }
 
 // ---- other devices and processes

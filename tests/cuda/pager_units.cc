@@ -354,6 +354,58 @@ CASE(a_lost_device_is_an_error) {
   program.pager->shutdown();
 }
 
+// A worker that moves a block when the pager shuts down, and fails, ends as well.
+CASE(shutdown_while_a_worker_fails) {
+  Paged program(140 * mib, false);
+  lms::Settings settings;
+  settings.policy = "iteration";
+  settings.limit = 140 * mib;
+  const auto bytes = [](std::uint64_t block) { return (8 + 4 * block) * mib; };
+  std::vector<char*> blocks;
+  for (std::uint64_t block = 0; block < 8; ++block) {
+    blocks.push_back(program.made(0, block, bytes(block)));
+  }
+  std::atomic<bool> works{false};
+  const auto work = [&] {
+    for (std::uint64_t block = 0; block < 8; ++block) {
+      Pin pin;
+      if (program.pager->pin(blocks[block], true, &pin, program.users[0]).ok()) {
+        program.write(0, blocks[block], bytes(block), block);
+        program.pager->unpin(pin, program.users[0]);
+      }
+      for (int use = 0; use < 40 && program.pager->pin(blocks[block], false, &pin, program.users[0]).ok(); ++use) {
+        program.pager->unpin(pin, program.users[0]);
+      }
+      sim_drain();
+    }
+  };
+  for (int turn = 0; turn < 4; ++turn) {
+    CHECK(program.pager->configure(settings).ok());
+    const std::uint64_t before = program.pager->statistics().prefetch_blocks;
+    for (int round = 0; round < 1000 && program.pager->statistics().prefetch_blocks < before + 2; ++round) {
+      work();
+    }
+    CHECK(program.pager->statistics().prefetch_blocks > before);
+    works = true;
+    std::thread other([&] {
+      rig::set_device();
+      while (works) {
+        work();
+      }
+    });
+    sim_hold("cuMemMap", 1);  // where a worker soon is, and the other thread waits for it
+    std::this_thread::sleep_for(std::chrono::milliseconds(100));
+    works = false;
+    std::thread third([&] { program.pager->shutdown(); });
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    sim_fail("cuMemMap", 0, 801);
+    sim_hold("cuMemMap", 0);
+    third.join();
+    other.join();
+    sim_fail_clear();
+  }
+}
+
 // One operation may use several devices: at its end every one returns to its limit.
 CASE(a_scope_around_several_pagers) {
   Paged first(block_bytes, false);

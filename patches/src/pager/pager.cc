@@ -1511,7 +1511,7 @@ void Pager::work(Worker* worker) {
     if (news || moved) {
       wake(worker == &in_worker_ ? &out_worker_ : &in_worker_);
     }
-    if (!moved) {
+    if (!moved && !stopping_) {  // which it may be since the block was chosen
       ++worker->idle;
       worker->work.wait(&lock);
       --worker->idle;

@@ -35,7 +35,8 @@ enum : CudaResult {
   not_permitted = 800,
   not_supported = 801,
   stub_library = 34,
-  stream_capture_implicit = 906
+  stream_capture_implicit = 906,
+  unknown = 999
 };
 
 constexpr int version_with_virtual_memory = 10020;  // CUDA 10.2
