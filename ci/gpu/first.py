@@ -1,4 +1,4 @@
-"""The part that comes first: in about three minutes, is LMS correct on this device, and what do calls and copies cost?"""
+"""The part that comes first: in about two minutes, is LMS correct on this device, and what do calls and copies cost?"""
 
 from __future__ import annotations
 

@@ -65,7 +65,7 @@ def emulate(machine: Machine, program: Path, words: list[str], variables: Mappin
 def test_a_seed_is_the_same_run_on_every_machine(
     machine: Machine, programs_for: Callable[[Machine], Programs], on_allocator: Callable[..., Path]
 ) -> None:
-    words = Run(machine, 1, 10_000).words
+    words = Run(machine, 1, 3_000).words
     printed = emulate(machine, programs_for(machine).build("stress.cc"), words, SMALL)
     here = subprocess.run(
         [on_allocator("stress.cc", TAG), *words],

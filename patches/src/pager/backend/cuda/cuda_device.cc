@@ -34,7 +34,7 @@ const char* cuda_advice(CudaResult result) {
 }
 
 // Refusals that go away by themselves: reports say so of the first, and cuMemMap gave the second on an H200 (driver
-// 580.159), once in a few thousand calls beside those of other threads, for addresses that were mapped a little later.
+// 580.159), about once in a thousand calls beside those of other threads, for blocks that were mapped a little later.
 bool cuda_passes(CudaResult result) { return result == cuda::not_ready || result == cuda::unknown; }
 
 // Calls until the device is ready, or has not been for too long. The first pauses are as short as the calls, all of
