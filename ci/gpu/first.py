@@ -97,13 +97,17 @@ def _summary_of_calls(found: Mapping[str, Any]) -> list[str]:
     for row in found["measurements"]:
         about = row["parameters"]
         rows.setdefault(about["handle_bytes"], {})[row["name"], about["situation"]] = row
-    lines = ["microseconds a call: device idle / busy / from another thread (such a thread without the driver)"]
+    lines = [
+        "microseconds a call: device idle / busy / from another thread (such a thread without the driver) / from two at once"
+    ]
     for size, own in rows.items():
         names = list(dict.fromkeys(name for name, _ in own if name != "launch"))
         texts = []
         for name in names:
-            idle, busy, thread, control = (own[name, each]["value"] for each in ("idle", "busy", "thread", "control"))
-            texts.append(f"{name} {idle:.1f} / {busy:.1f} / {thread:.1f} ({control:.1f})")
+            idle, busy, thread, control, both = (
+                own[name, each]["value"] for each in ("idle", "busy", "thread", "control", "both")
+            )
+            texts.append(f"{name} {idle:.1f} / {busy:.1f} / {thread:.1f} ({control:.1f}) / {both:.1f}")
         lines.append(f"  {size // MIB} MiB: {', '.join(texts)}")
         alone, control, changes = (own["launch", each] for each in ("alone", "control", "changes"))
         lines.append(
@@ -111,7 +115,7 @@ def _summary_of_calls(found: Mapping[str, Any]) -> list[str]:
             f"(is busy without the driver {control['value']:.1f}); the longest {alone['parameters']['longest']:.0f}, "
             f"{changes['parameters']['longest']:.0f} ({control['parameters']['longest']:.0f})"
         )
-    calls, refused = sum(found["calls"].values()), found["not_ready"]
+    calls, refused = sum(found["calls"].values()), found["refused"]
     told = ", ".join(f"{name} {count} times" for name, count in refused.items()) if refused else "never"
-    lines.append(f"  CUDA_ERROR_NOT_READY in {calls} calls: {told}")
+    lines.append(f"  refused for a moment, in {calls} calls: {told}")
     return lines

@@ -51,4 +51,4 @@ def _measure(session: Session, size: int) -> dict[str, Any]:
 
 def driver_facts(answer: dict[str, Any]) -> dict[str, Any]:
     """What memory was created with, and how many calls of each function answered that they are not ready."""
-    return {key: answer[key] for key in ("memory", "calls", "not_ready")}
+    return {key: answer[key] for key in ("memory", "calls", "refused")}

@@ -539,13 +539,13 @@ print(json.dumps({"wrong": wrong, "tensor_bytes": 1 << 30, "statistics": statist
 CALLS = """
 import json, sys
 steps = ["create", "map", "set_access", "unmap", "release"]
-lengths = {"idle": 10, "busy": 20, "thread": 30, "control": 11}
+lengths = {"idle": 10, "busy": 20, "thread": 30, "control": 11, "both": 40}
 calls = {where: {step: {"median": [us, us], "longest": [us, 9 * us]} for step in steps} for where, us in lengths.items()}
 launches = {"alone": 4, "control": 5, "changes": 60}
 launch = {where: {"median": [us], "longest": [7 * us]} for where, us in launches.items()}
 rows = [{"handle_bytes": int(size), "calls": calls, "launch": launch, "still_busy": 1} for size in sys.argv[5:]]
 flags = {"posix_file_handles": True, "rdma_capable": False}
-print(json.dumps({"rows": rows, "memory": flags, "calls": {"cuMemMap": 5}, "not_ready": {"cuMemMap": 2}}))
+print(json.dumps({"rows": rows, "memory": flags, "calls": {"cuMemMap": 5}, "refused": {"cuMemMap: 999": 2}}))
 """
 
 COPIES = """
@@ -577,16 +577,16 @@ def test_the_first_minutes_answer_in_a_few_lines(
         ("transformer", 2, "equal"),
     ]
     calls = written(part)["results"]["calls"]
-    assert (calls["not_ready"], calls["memory"]["posix_file_handles"]) == ({"cuMemMap": 2}, True)
+    assert (calls["refused"], calls["memory"]["posix_file_handles"]) == ({"cuMemMap: 999": 2}, True)
     summary = first_minutes.summary(part.results)
     assert summary[0] == "equal to the bit: contents at 2x, transformer at 1x, transformer at 2x"
-    assert "  2 MiB: create 10.0 / 20.0 / 30.0 (11.0), map" in summary[2]
+    assert "  2 MiB: create 10.0 / 20.0 / 30.0 (11.0) / 40.0, map" in summary[2]
     assert summary[3] == (
         "  a launch: alone 4.0, while another thread changes mappings 60.0 (is busy without the driver 5.0); "
         "the longest 28, 420 (35)"
     )
     assert "  64 MiB: create" in summary[4]
-    assert summary[6] == "  CUDA_ERROR_NOT_READY in 5 calls: cuMemMap 2 times"
+    assert summary[6] == "  refused for a moment, in 5 calls: cuMemMap: 999 2 times"
     assert summary[7:9] == [
         "8 MiB out: 40 GB/s, 0.800 of a plain copy",
         "8 MiB in: 50 GB/s, 1.000 of a plain copy",
@@ -884,16 +884,17 @@ def test_other_errors_of_the_driver_end_the_program(simulated_cuda: Path) -> Non
         measured(simulated_cuda, "mapping.py", 2, 4 * MIB, f"copies:{MIB}", fail="cuMemUnmap:0:600")
 
 
-def test_answers_that_a_call_is_not_ready_are_counted(simulated_cuda: Path) -> None:
+def test_answers_after_which_the_pager_asks_again_are_counted(simulated_cuda: Path) -> None:
     words = ("calls.py", 2, 8 * MIB, f"copies:{2 * MIB}", f"copies:{MIB // 16}", 2 * MIB)
     answer = measured(simulated_cuda, *words)
-    assert answer["not_ready"] == {}
-    # Four handles; rounds: one to warm up, and two each idle, busy, and from another thread.
-    assert answer["calls"] == {"cuMemMap": 28, "cuMemSetAccess": 28, "cuMemUnmap": 28}
-    fail = "cuMemSetAccess:2:600,cuMemSetAccess:3:600,cuMemMap:20:600"
+    assert answer["refused"] == {}
+    # Four handles; rounds: one to warm up, and two each idle, busy, from another thread, and from both.
+    calls = {"cuMemMap": 44, "cuMemSetAccess": 44, "cuMemUnmap": 44}
+    assert answer["calls"] == calls
+    fail = "cuMemSetAccess:2:600,cuMemSetAccess:3:600,cuMemMap:20:999"
     answer = measured(simulated_cuda, *words, fail=fail)
-    assert answer["not_ready"] == {"cuMemSetAccess": 2, "cuMemMap": 1}
-    assert answer["calls"] == {"cuMemMap": 28, "cuMemSetAccess": 28, "cuMemUnmap": 28}
+    assert answer["refused"] == {"cuMemSetAccess: 600": 2, "cuMemMap: 999": 1}
+    assert answer["calls"] == calls
 
 
 @pytest.fixture(scope="module")
@@ -930,7 +931,7 @@ def test_simulated(cuda_python: Path, build: Path, tmp_path: Path) -> None:
     assert [check["outcome"] for check in in_minutes["correct"]["checks"]] == ["equal"]
     assert {row["name"] for row in in_minutes["copies"]["measurements"]} == {"out", "in", "plain_out", "plain_in"}
     situations = {(row["name"], row["parameters"]["situation"]) for row in in_minutes["calls"]["measurements"]}
-    assert {where for name, where in situations if name == "unmap"} == {"idle", "busy", "thread", "control"}
+    assert {where for name, where in situations if name == "unmap"} == {"idle", "busy", "thread", "control", "both"}
     assert {where for name, where in situations if name == "launch"} == {"alone", "control", "changes"}
     assert done.stderr.index("equal to the bit: contents at 2x") < done.stderr.index("correctness:")
     assert f"need a GPU: {', '.join([*correctness.MODELS, *correctness.SHAPES, *correctness.FEATURES])}" in done.stderr

@@ -2,8 +2,8 @@
 
 Usage: calls.py ROUNDS BYTES LOAD LAUNCH HANDLE_BYTES... LOAD (load.py) keeps the device busy, LAUNCH is the small
 operation that the main thread launches. For handles of each size, BYTES of them a round, each call alone: with the
-device idle (`idle`), beside the load (`busy`), and from another thread while the main thread launches (`thread`). Answers
-with microseconds a call, by round their median and their longest, and with those of a launch on the main thread alone
+device idle (`idle`), beside the load (`busy`), from another thread while the main thread launches (`thread`), and from two
+threads at once (`both`). Answers with microseconds a call, by round their median and their longest, and with those of a launch on the main thread alone
 (`alone`) and while the other one changes mappings (`changes`).
 
 Two threads share Python's interpreter too, which costs both of them time. So there is a `control`: the other thread makes
@@ -18,7 +18,7 @@ import statistics
 import sys
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from threading import Event
+from threading import Barrier, Event
 from typing import Any
 
 import load
@@ -132,8 +132,26 @@ def summed(rounds: list[Samples]) -> dict[str, dict[str, list[float]]]:
     }
 
 
-def measure(handles: Handles, busy: load.Load, launches: Launches, spin: Spin, rounds: int) -> dict[str, Any]:
-    """All of it for handles of one size."""
+def from_two_threads(one: Handles, other: Handles) -> Samples:
+    """The calls of this thread while another changes its own."""
+    both = Barrier(2)
+
+    def run(own: Handles) -> Samples:
+        use_device()
+        both.wait()
+        return own.change()
+
+    with ThreadPoolExecutor(1) as pool:
+        second = pool.submit(run, other)
+        found = run(one)
+        second.result()
+    return found
+
+
+def measure(
+    handles: Handles, others: Handles, busy: load.Load, launches: Launches, spin: Spin, rounds: int
+) -> dict[str, Any]:
+    """All of it for handles of one size; `others` are as many."""
     handles.change()  # warms up
     idle = [handles.change() for _ in range(rounds)]
     longest = max(sum(map(sum, one.values())) for one in idle)
@@ -152,7 +170,8 @@ def measure(handles: Handles, busy: load.Load, launches: Launches, spin: Spin, r
         launched["changes"].append({"launch": launches.beside(lambda: changed.append(handles.change()))})
         count = len(launched["changes"][-1]["launch"])  # as many, for the longest of them to be comparable
         launched["alone"].append({"launch": launches.microseconds(count)})
-    situations = {"idle": idle, "busy": beside, "thread": changed, "control": spun}
+    together = [from_two_threads(handles, others) for _ in range(rounds)]
+    situations = {"idle": idle, "busy": beside, "thread": changed, "control": spun, "both": together}
     return {
         "calls": {name: summed(found) for name, found in situations.items()},
         "launch": {name: summed(found)["launch"] for name, found in launched.items()},
@@ -162,13 +181,15 @@ def measure(handles: Handles, busy: load.Load, launches: Launches, spin: Spin, r
 
 def main(rounds: int, nbytes: int, busy: str, launch: str, sizes: list[int]) -> None:
     sys.setswitchinterval(_SWITCH)
-    memory = Memory(use_device())
+    device = use_device()
+    memory, second = Memory(device), Memory(device)
     load_, launches, spin = load.Load(load.make(busy)), Launches(load.make(launch)), Spin()
-    rows = [
-        {"handle_bytes": size, **measure(Handles(memory, size, nbytes // size), load_, launches, spin, rounds)}
-        for size in sizes
-    ]
-    answer({"rows": rows, "memory": memory.flags, "calls": memory.calls, "not_ready": memory.not_ready})
+    rows = []
+    for size in sizes:
+        handles, others = (Handles(each, size, nbytes // size) for each in (memory, second))
+        rows.append({"handle_bytes": size, **measure(handles, others, load_, launches, spin, rounds)})
+    calls, refused = memory.calls + second.calls, memory.refused + second.refused
+    answer({"rows": rows, "memory": memory.flags, "calls": calls, "refused": refused})
 
 
 if __name__ == "__main__":

@@ -13,6 +13,7 @@ from collections.abc import Callable
 
 MIB = 1 << 20
 NOT_READY = 600
+_PASSING = (NOT_READY, 999)  # answers after which the pager asks again; 999 is CUDA_ERROR_UNKNOWN
 _INVALID_VALUE, _NOT_PERMITTED, _NOT_SUPPORTED = 1, 800, 801
 _HAS_POSIX_FILE_HANDLES, _HAS_RDMA = 103, 110  # device attributes
 _PINNED, _DEVICE, _READ_WRITE, _POSIX_FILE = 1, 1, 3, 1
@@ -92,13 +93,13 @@ def reserve(nbytes: int, alignment: int) -> int:
 
 
 class Memory:
-    """Creates, maps and releases physical memory of a device. Counts how often a call said that it is not ready.
+    """Creates, maps and releases physical memory of a device. Counts the answers after which the pager asks again.
 
     One thread at a time.
     """
 
     def __init__(self, device: int) -> None:
-        self.not_ready: Counter[str] = Counter()
+        self.refused: Counter[str] = Counter()  # by function and answer
         self.calls: Counter[str] = Counter()
         self._device = device
         place = Location(_DEVICE, device)
@@ -145,10 +146,10 @@ class Memory:
     def _when_ready(self, name: str, *arguments: object) -> None:
         self.calls[name] += 1
         result = answer_of(name, *arguments)
-        if result == NOT_READY:
+        if result in _PASSING:
             deadline = time.monotonic() + _PATIENCE
-            while result == NOT_READY and time.monotonic() < deadline:
-                self.not_ready[name] += 1
+            while result in _PASSING and time.monotonic() < deadline:
+                self.refused[f"{name}: {result}"] += 1
                 result = answer_of(name, *arguments)
         _check(name, result)
 

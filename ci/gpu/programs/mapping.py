@@ -58,7 +58,7 @@ def main(rounds: int, nbytes: int, kinds: list[str]) -> None:
         rows.append({**about, "load": None, "microseconds": transposed(idle)})
         longest = max(sum(sample.values()) for sample in idle)
         rows += [{**about, "load": kind, **_beside(own, steps, rounds, longest)} for kind, own in loads.items()]
-    answer({"rows": rows, "memory": memory.flags, "calls": memory.calls, "not_ready": memory.not_ready})
+    answer({"rows": rows, "memory": memory.flags, "calls": memory.calls, "refused": memory.refused})
 
 
 def _beside(own: load.Load, steps: dict[str, Callable[[], None]], rounds: int, idle: float) -> dict[str, object]:
