@@ -52,6 +52,11 @@ std::vector<std::unique_ptr<Segment>> HostCopies::take_empty() {
   return store_ != nullptr ? store_->take_empty() : std::vector<std::unique_ptr<Segment>>();
 }
 
+std::vector<std::unique_ptr<Segment>> HostCopies::take_unused() {
+  drain();
+  return store_ != nullptr ? store_->take_unused() : std::vector<std::unique_ptr<Segment>>();
+}
+
 std::uint64_t HostCopies::bytes() const {
   std::uint64_t sum = store_->used_bytes();
   for (const auto& store : retired_) {

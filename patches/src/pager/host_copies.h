@@ -43,8 +43,9 @@ class HostCopies {
   // Gives the slots back to their stores whose copies are over.
   void drain();
 
-  // What of the store that writebacks go to holds nothing.
+  // See Store; of the one that writebacks go to.
   std::vector<std::unique_ptr<Segment>> take_empty();
+  std::vector<std::unique_ptr<Segment>> take_unused();
 
   // Bytes of slots, in all stores.
   std::uint64_t bytes() const;

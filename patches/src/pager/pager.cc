@@ -248,6 +248,7 @@ void Pager::set_distances(const Distances& distances) {
 }
 
 void Pager::shutdown() {
+  std::vector<std::unique_ptr<Segment>> empty;  // destroyed after the lock
   Lock lock(lock_);
   stopping_ = true;
   in_worker_.work.notify_all();
@@ -260,8 +261,7 @@ void Pager::shutdown() {
   if (device_bytes_ == 0) {
     leave_sharers();  // else when the last block is freed
   }
-  lock.unlock();
-  trim_store();
+  empty = copies_.take_empty();
 }
 
 // ---------------------------------------------------------------------------------------------- allocation
@@ -1307,9 +1307,9 @@ Status Pager::reclaim_for_others(std::uint64_t bytes) {
 }
 
 void Pager::trim_store() {
-  std::vector<std::unique_ptr<Segment>> empty;  // destroyed after the lock
+  std::vector<std::unique_ptr<Segment>> unused;  // destroyed after the lock
   Lock lock(lock_);
-  empty = copies_.take_empty();
+  unused = copies_.take_unused();
 }
 
 Status Pager::restore_all() {

@@ -146,7 +146,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // Gives at least `bytes` of memory back to the device, if there is as much that can leave, for others to take.
   Status reclaim_for_others(std::uint64_t bytes);
 
-  // Gives host memory back to the system that holds no contents.
+  // Gives host memory back to the system that has held no contents since the last call. What a program uses again and
+  // again stays, although some call this in every iteration.
   void trim_store();
 
   Status reclaim(std::uint64_t bytes, std::uint64_t* reclaimed);

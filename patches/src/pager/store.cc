@@ -118,6 +118,7 @@ bool Store::take_slot(std::size_t place, std::uint64_t bytes, Slot* slot) {
     const std::uint64_t offset = segment->ranges.take(bytes);
     if (offset != Ranges::none) {
       *slot = Slot{this, segment.get(), offset};
+      segment->used = true;
       used_[place] += bytes;
       return true;
     }
@@ -166,14 +167,26 @@ void Store::release(const Slot& slot, std::uint64_t bytes) {
                                [&](const std::unique_ptr<Segment>& segment) { return segment.get() == slot.segment; }));
 }
 
-std::vector<std::unique_ptr<Segment>> Store::take_empty() {
-  const auto empty =
-      std::stable_partition(segments_.begin(), segments_.end(),
-                            [](const std::unique_ptr<Segment>& segment) { return !segment->ranges.all_free(); });
-  std::vector<std::unique_ptr<Segment>> taken(std::make_move_iterator(empty), std::make_move_iterator(segments_.end()));
-  segments_.erase(empty, segments_.end());
+template <typename Gone>
+std::vector<std::unique_ptr<Segment>> Store::take_segments(Gone gone) {
+  const auto first = std::stable_partition(segments_.begin(), segments_.end(),
+                                           [&](const std::unique_ptr<Segment>& segment) { return !gone(*segment); });
+  std::vector<std::unique_ptr<Segment>> taken(std::make_move_iterator(first), std::make_move_iterator(segments_.end()));
+  segments_.erase(first, segments_.end());
   for (const std::unique_ptr<Segment>& segment : taken) {
     writable_ -= segment->frozen ? 0 : segment->ranges.total();
+  }
+  return taken;
+}
+
+std::vector<std::unique_ptr<Segment>> Store::take_empty() {
+  return take_segments([](const Segment& segment) { return segment.ranges.all_free(); });
+}
+
+std::vector<std::unique_ptr<Segment>> Store::take_unused() {
+  auto taken = take_segments([](const Segment& segment) { return segment.ranges.all_free() && !segment.used; });
+  for (const std::unique_ptr<Segment>& segment : segments_) {
+    segment->used = !segment->ranges.all_free();
   }
   return taken;
 }

@@ -35,12 +35,13 @@ class Segment {
   // Where the contents lie, for a backend that copies by itself; null when they are not in memory.
   virtual char* at(std::uint64_t /*offset*/) { return nullptr; }
 
-  // To make one takes so long that it is kept without slots, for those to come, until take_empty().
+  // To make one takes so long that it is kept without slots, for those to come, until somebody takes it.
   virtual bool is_kept() const { return false; }
 
   Ranges ranges;
   std::size_t place = 0;  // of the store's
   std::atomic<int> failed_write{0};  // errno of the last write that failed; 0 if none has
+  bool used = true;  // since the last Store::take_unused()
   bool frozen = false;  // shared with another process since a fork: what it holds stays, nothing new is written
 };
 
@@ -81,8 +82,10 @@ class Store {
   // that are kept.
   void release(const Slot& slot, std::uint64_t bytes);
 
-  // All segments without slots. To destroy one takes long too, so the caller lets go of the lock before that.
+  // All segments without slots, and those that have had none since the last take_unused(). To destroy one takes long
+  // too, so the caller lets go of the lock before that.
   std::vector<std::unique_ptr<Segment>> take_empty();
+  std::vector<std::unique_ptr<Segment>> take_unused();
 
   // Called in parent and child after a fork: from now on each writes only to segments of its own.
   void freeze();
@@ -132,6 +135,8 @@ class Store {
  private:
   bool take_slot(std::uint64_t bytes, Slot* slot);
   bool take_slot(std::size_t place, std::uint64_t bytes, Slot* slot);
+  template <typename Gone>
+  std::vector<std::unique_ptr<Segment>> take_segments(Gone gone);
 
   std::vector<std::unique_ptr<Segment>> segments_;
   std::uint64_t writable_ = 0;  // bytes of the segments that are not frozen
