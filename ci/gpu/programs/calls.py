@@ -3,8 +3,8 @@
 Usage: calls.py ROUNDS BYTES LOAD LAUNCH HANDLE_BYTES... LOAD (load.py) keeps the device busy, LAUNCH is the small
 operation that the main thread launches. For handles of each size, BYTES of them a round, each call alone: with the
 device idle (`idle`), beside the load (`busy`), from another thread while the main thread launches (`thread`), and from two
-threads at once (`both`). Answers with microseconds a call, by round their median and their longest, and with those of a launch on the main thread alone
-(`alone`) and while the other one changes mappings (`changes`).
+threads at once (`both`). Answers with microseconds a call, by round their median and their longest, and with those of a
+launch on the main thread alone (`alone`) and while the other one changes mappings (`changes`).
 
 Two threads share Python's interpreter too, which costs both of them time. So there is a `control`: the other thread makes
 calls of about the lengths seen on an idle device that ask nothing of the driver. The driver's part is what `thread` and

@@ -199,9 +199,7 @@ void Store::freeze() {
     segment->frozen = true;
   }
   writable_ = 0;
-  segments_.erase(std::remove_if(segments_.begin(), segments_.end(),
-                                 [](const std::unique_ptr<Segment>& segment) { return segment->ranges.all_free(); }),
-                  segments_.end());
+  take_empty();  // and drops them
 }
 
 std::unique_ptr<Store> make_memory_store() { return std::make_unique<MemoryStore>(); }
