@@ -91,7 +91,6 @@ class Player {
     char* address = nullptr;
     std::uint64_t bytes = 0;
     std::uint64_t seed = 0;
-    bool clean = false;  // its slot holds the same, and it cannot be written
     Slot slot;
     Uses uses;
     Uses copy;
@@ -108,12 +107,6 @@ class Player {
   }
 
   bool write(Range* range, unsigned stream) {
-    if (range->clean) {
-      if (!backend_.protect(range->address, range->bytes, Access::read_write)) {
-        return false;
-      }
-      drop_slot(range);
-    }
     if (!join(range, stream)) {
       return false;
     }
@@ -148,7 +141,6 @@ class Player {
     occupied_ += bytes;
     range->bytes = bytes;
     range->state = State::resident;
-    range->clean = false;
     range->copy = Uses{};
     range->uses = Uses{};
     // Only the stream that the range was mapped for may use it without more ado.
@@ -159,17 +151,16 @@ class Player {
   }
 
   bool page_out(Range* range) {
-    const bool clean = range->clean;
-    if (!clean) {
+    {
       const std::lock_guard<std::mutex> guard(store_lock_);
       CHECK(program_.store->allocate(range->bytes, &range->slot));
     }
     Uses copy;
-    if (!backend_.page_out(range->address, range->bytes, range->slot, !clean, range->uses, &copy)) {
+    if (!backend_.page_out(range->address, range->bytes, range->slot, range->uses, &copy)) {
       return false;
     }
     CHECK(!Program::accessible(range->address, page, readable() ? 3 : 1));
-    range->copy = clean ? range->copy : copy;
+    range->copy = copy;
     range->state = State::away;
     occupied_ -= range->bytes;
     return true;
@@ -187,29 +178,22 @@ class Player {
     if (!make_room(range->bytes)) {
       return false;
     }
-    const bool clean = random_.chance(50);
     bool refused = false;
     Uses copy;
-    if (!backend_.copy_in(range->address, range->bytes, range->slot, clean ? Access::read_only : Access::read_write,
-                          range->copy, &copy, &refused)) {
+    if (!backend_.copy_in(range->address, range->bytes, range->slot, Access::read_write, range->copy, &copy,
+                          &refused)) {
       return false;
     }
-    CHECK(Program::accessible(range->address, range->bytes) && Program::accessible(range->address, page, 3) == !clean);
+    CHECK(Program::accessible(range->address, range->bytes, 3));
     occupied_ += range->bytes;
     range->state = State::resident;
-    range->clean = clean;
     range->uses = copy;
     range->copy = copy;
-    if (!clean) {
-      drop_slot(range);
-    }
+    drop_slot(range);
     return random_.chance(20) || read(range, stream);  // now and then it leaves unused
   }
 
   bool free(Range* range) {
-    if (range->clean) {
-      drop_slot(range);
-    }
     if (!backend_.unmap(range->address, range->bytes, range->uses)) {
       return false;
     }
@@ -226,10 +210,7 @@ class Player {
   }
 
   // The slot's room is free when the copies that use it are over.
-  void drop_slot(Range* range) {
-    range->clean = false;
-    slots_.push_back(Draining{range->slot, range->bytes, range->copy});
-  }
+  void drop_slot(Range* range) { slots_.push_back(Draining{range->slot, range->bytes, range->copy}); }
 
   void release_slots() {
     while (!slots_.empty() && backend_.over(slots_.front().copy)) {

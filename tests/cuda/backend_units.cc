@@ -33,7 +33,7 @@ bool contains(const std::string& text, const char* part) { return check::contain
 
 // Pages out to the slot.
 void leave(Program* program, unsigned stream, char* address, std::uint64_t bytes, const Slot& slot, Uses* copy) {
-  if (!program->backend->page_out(address, bytes, slot, true, program->uses(stream), copy)) {
+  if (!program->backend->page_out(address, bytes, slot, program->uses(stream), copy)) {
     CHECK_FAIL("page_out: %s", program->backend->failure().c_str());
   }
   CHECK(!Program::accessible(address, page, 3));
@@ -400,7 +400,7 @@ CASE(paging_does_not_wait) {
   const std::uint64_t waits = sim_calls("cuEventSynchronize");
   const Slot slot = program.slot(34 * mib);
   Uses copy;
-  CHECK(program.backend->page_out(address, 34 * mib, slot, true, uses, &copy));
+  CHECK(program.backend->page_out(address, 34 * mib, slot, uses, &copy));
   CHECK(!Program::accessible(address, page));
   CHECK(sim_queued() >= 2);  // a copy per chunk
   page_in(&program, 0, address, 34 * mib, slot, copy);
@@ -411,20 +411,19 @@ CASE(paging_does_not_wait) {
 
 CASE(a_busy_device_refuses_for_a_moment) {
   Program program(1);
-  for (const int answer : {600, 999}) {  // CUDA_ERROR_NOT_READY, CUDA_ERROR_UNKNOWN
-    for (const char* function : {"cuMemMap", "cuMemSetAccess", "cuMemUnmap"}) {
-      sim_fail(function, 1, answer);
-      sim_fail(function, 2, answer);
-      char* address = program.filled(0, 0, 34 * mib, 7);
-      const Slot slot = program.slot(34 * mib);
-      Uses copy;
-      page_out(&program, 0, address, 34 * mib, slot, &copy);
-      sim_fail(function, 1, answer);
-      page_in(&program, 0, address, 34 * mib, slot, copy);
-      expect(&program, 0, address, 34 * mib, 7);
-      CHECK(program.backend->unmap(address, 34 * mib, program.uses(0)));
-      program.backend->trim(UINT64_MAX);
-    }
+  constexpr int not_ready = 600;
+  for (const char* function : {"cuMemMap", "cuMemSetAccess", "cuMemUnmap"}) {
+    sim_fail(function, 1, not_ready);
+    sim_fail(function, 2, not_ready);
+    char* address = program.filled(0, 0, 34 * mib, 7);
+    const Slot slot = program.slot(34 * mib);
+    Uses copy;
+    page_out(&program, 0, address, 34 * mib, slot, &copy);
+    sim_fail(function, 1, not_ready);
+    page_in(&program, 0, address, 34 * mib, slot, copy);
+    expect(&program, 0, address, 34 * mib, 7);
+    CHECK(program.backend->unmap(address, 34 * mib, program.uses(0)));
+    program.backend->trim(UINT64_MAX);
   }
 }
 
@@ -436,7 +435,7 @@ CASE(a_device_that_stays_busy) {
   sim_fail("cuMemUnmap", 0, 600);
   const auto tries = [&] {
     const std::uint64_t before = sim_calls("cuMemUnmap");
-    CHECK(!program.backend->page_out(address, 34 * mib, slot, true, program.uses(0), &copy));
+    CHECK(!program.backend->page_out(address, 34 * mib, slot, program.uses(0), &copy));
     CHECK(contains(program.backend->failure(), "cuMemUnmap"));
     CHECK(!program.backend->lacked_memory());
     return sim_calls("cuMemUnmap") - before;
@@ -506,8 +505,10 @@ CASE(a_refusal_keeps_memory_busy) {
   CHECK(ran.load());
 }
 
-CASE(clean_pages) {
+// A driver takes pages away for a moment to change what may be done with them, whatever uses them.
+CASE(access_to_pages_never_changes) {
   Program program(1);
+  CHECK(!program.backend->protects());
   char* address = program.filled(0, 0, 4 * mib, 3);
   const Slot slot = program.slot(4 * mib);
   Uses copy;
@@ -515,20 +516,11 @@ CASE(clean_pages) {
   bool refused = false;
   Uses in;
   CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, copy, &in, &refused));
-  CHECK(program.backend->order(in, program.ids[0]));
-  CHECK(Program::accessible(address, 4 * mib, 1) && !Program::accessible(address, page, 3));
-  program.read(0, address, 4 * mib, 3);
-  const std::uint64_t copies = sim_calls("cuMemcpyDtoHAsync");
-  Uses none;
-  CHECK(program.backend->page_out(address, 4 * mib, Slot(), false, program.uses(0), &none));
-  CHECK_EQ(none.streams, 0);
-  CHECK_EQ(sim_calls("cuMemcpyDtoHAsync"), copies);
-  CHECK(!Program::accessible(address, page));
-  CHECK(program.backend->copy_in(address, 4 * mib, slot, Access::read_only, in, &in, &refused));
-  CHECK(program.backend->protect(address, 4 * mib, Access::read_write));
   CHECK(Program::accessible(address, 4 * mib, 3));
   CHECK(program.backend->order(in, program.ids[0]));
   expect(&program, 0, address, 4 * mib, 3);
+  // Each of the two mappings got its access once, as the alias did.
+  CHECK_EQ(sim_calls("cuMemSetAccess"), 3);
 }
 
 // ---- away, and readable
@@ -660,7 +652,7 @@ CASE(a_range_has_few_chunks) {
     const std::uint64_t before = sim_calls("cuMemMap");
     program.filled(0, offset, size.first * mib, size.first);
     created += size.second;
-    CHECK_EQ(sim_calls("cuMemCreate") - 1, created);  // one to see whether pages can be protected
+    CHECK_EQ(sim_calls("cuMemCreate"), created);
     CHECK_EQ(sim_calls("cuMemMap") - before, size.second);
     offset += 256 * mib;
   }
@@ -782,7 +774,7 @@ CASE(a_failed_copy_leaves_the_range) {
   const Slot slot = program.slot(66 * mib);
   sim_fail("cuMemcpyDtoHAsync", 2, 1);
   Uses copy;
-  CHECK(!program.backend->page_out(address, 66 * mib, slot, true, program.uses(0), &copy));
+  CHECK(!program.backend->page_out(address, 66 * mib, slot, program.uses(0), &copy));
   CHECK(
       contains(program.backend->failure(), "cuMemcpyDtoHAsync failed on CUDA device 0 with CUDA_ERROR_INVALID_VALUE"));
   CHECK_EQ(sim_queued(), 0);  // nothing goes on writing to the slot
@@ -824,15 +816,14 @@ CASE(every_call_fails_once) {
       };
       insist([&] { return backend.map(address, 36 * mib, program.ids[0]); });
       program.write(0, address, 36 * mib, nth);
-      insist([&] { return backend.page_out(address, 36 * mib, slot, true, program.uses(0), &copy); });
+      insist([&] { return backend.page_out(address, 36 * mib, slot, program.uses(0), &copy); });
       const Uses saved = copy;
-      insist([&] { return backend.copy_in(address, 36 * mib, slot, Access::read_only, saved, &copy, &refused); });
+      insist([&] { return backend.copy_in(address, 36 * mib, slot, Access::read_write, saved, &copy, &refused); });
       insist([&] { return backend.order(copy, program.ids[1]); });
-      insist([&] { return backend.protect(address, 36 * mib, Access::read_write); });
       program.read(1, address, 36 * mib, nth);
       insist([&] { return backend.order(program.uses(1), program.ids[0]); });
       program.write(0, address, 36 * mib, 9);
-      insist([&] { return backend.page_out(address, 36 * mib, slot, true, program.uses(0), &copy); });
+      insist([&] { return backend.page_out(address, 36 * mib, slot, program.uses(0), &copy); });
       insist([&] { return backend.copy_in(address, 36 * mib, slot, Access::read_write, copy, &copy, &refused); });
       insist([&] { return backend.order(copy, program.ids[0]); });
       expect(&program, 0, address, 36 * mib, 9);
@@ -864,7 +855,7 @@ CASE(device_lost_in_mid_copy) {
   CHECK(!backend.copy_in(first, 32 * mib, slot, Access::read_write, copy, &in, &refused));
   CHECK(!refused);
   CHECK(contains(backend.failure(), "CUDA_ERROR_LAUNCH_FAILED"));
-  CHECK(!backend.page_out(second, 32 * mib, other, true, uses, &in));
+  CHECK(!backend.page_out(second, 32 * mib, other, uses, &in));
   CHECK(!backend.order(copy, host_stream));
   CHECK(!backend.order(copy, program.ids[1]));
   CHECK(!backend.order(Uses{lms::stream_bit(any_stream), backend.now()}, host_stream));
@@ -882,6 +873,7 @@ CASE(device_lost_while_threads_wait) {
   Program program(2);
   Gate gate;
   char* address = program.filled(0, 0, 32 * mib, 1);
+  const Slot slot = program.slot(32 * mib);
   gate.close(&program, 0);
   const Uses uses = program.uses(0);
   std::atomic<unsigned> failed{0};
@@ -893,7 +885,7 @@ CASE(device_lost_while_threads_wait) {
   });
   threads.emplace_back([&] {
     Uses copy;
-    failed += program.backend->page_out(address, 32 * mib, Slot(), false, uses, &copy) ? 0 : 1;
+    failed += program.backend->page_out(address, 32 * mib, slot, uses, &copy) ? 0 : 1;
   });
   usleep(20000);
   sim_device_lost(0, lost);
@@ -914,7 +906,7 @@ CASE(driver_shut_down) {
     sim_fail(function, 0, 4);
   }
   Uses copy;
-  CHECK(!program.backend->page_out(address, 4 * mib, slot, true, uses, &copy));
+  CHECK(!program.backend->page_out(address, 4 * mib, slot, uses, &copy));
   CHECK(contains(program.backend->failure(), "cuCtxPushCurrent failed"));
   CHECK(!program.backend->unmap(address, 4 * mib, uses));
   program.backend->mark(program.ids[0]);
@@ -935,9 +927,8 @@ CASE(a_thread_without_a_device) {
     program.backend->mark(program.ids[0]);
     CHECK(program.backend->stream(reinterpret_cast<std::uintptr_t>(program.handles[0]), true) == program.ids[0]);
     Uses copy;
-    CHECK(program.backend->page_out(address, 4 * mib, slot, true, uses, &copy));
+    CHECK(program.backend->page_out(address, 4 * mib, slot, uses, &copy));
     page_in(&program, 0, address, 4 * mib, slot, copy);
-    CHECK(program.backend->protect(address, 4 * mib, Access::read_write));
     char* other = program.place(128 * mib);
     CHECK(program.backend->map(other, 34 * mib, program.ids[0]));
     CHECK(program.backend->unmap(other, 34 * mib, program.uses(0)));
@@ -969,10 +960,9 @@ CASE(a_forked_child) {
     CHECK(!backend.map(program.place(256 * mib), 2 * mib, program.ids[0]));
     CHECK(contains(backend.failure(), "forked child"));
     CHECK(contains(backend.failure(), "spawn"));
-    CHECK(!backend.page_out(address, 4 * mib, slot, true, uses, &none));
-    CHECK(!backend.copy_in(second, 4 * mib, away, Access::read_only, copy, &none, &refused));
+    CHECK(!backend.page_out(address, 4 * mib, slot, uses, &none));
+    CHECK(!backend.copy_in(second, 4 * mib, away, Access::read_write, copy, &none, &refused));
     CHECK(!refused);
-    CHECK(!backend.protect(address, 4 * mib, Access::read_only));
     CHECK(!backend.order(uses, host_stream));
     CHECK(!backend.add_peer(0));
     CHECK(backend.unmap(address, 4 * mib, uses));
@@ -1033,7 +1023,7 @@ CASE(while_a_graph_is_captured) {
   CHECK(!backend.over(inside));
   CHECK_EQ(sim_calls("cuEventRecord"), records);
   Uses copy;
-  CHECK(!backend.page_out(captured, 4 * mib, slot, true, inside, &copy));
+  CHECK(!backend.page_out(captured, 4 * mib, slot, inside, &copy));
   CHECK(contains(backend.failure(), "capturing a CUDA graph"));
   CHECK(Program::accessible(captured, 4 * mib, 3));
   // A use from before the capture that has a mark is no problem, nor is the capturing stream as a user: the host waits.
@@ -1044,7 +1034,8 @@ CASE(while_a_graph_is_captured) {
   CHECK(backend.copy_in(other, 4 * mib, slot, Access::read_write, copy, &in, &refused));
   CHECK(backend.order(in, program.ids[0]));
   CHECK(backend.over(in));
-  CHECK(backend.page_out(unmarked, 4 * mib, Slot(), false, before, &copy));
+  const Slot third = program.slot(4 * mib);
+  CHECK(backend.page_out(unmarked, 4 * mib, third, before, &copy));
   CHECK(backend.order(program.uses(1), program.ids[0]));
   CHECK(!backend.order(Uses{lms::stream_bit(any_stream), backend.now()}, host_stream));
   CHECK(contains(backend.failure(), "graph is captured"));
@@ -1103,7 +1094,7 @@ CASE(a_store_that_fails) {
   const Slot slot = {program.store.get(), &segment, 0};
   char* address = program.filled(0, 0, 34 * mib, 4);
   Uses copy;
-  CHECK(!program.backend->page_out(address, 34 * mib, slot, true, program.uses(0), &copy));
+  CHECK(!program.backend->page_out(address, 34 * mib, slot, program.uses(0), &copy));
   CHECK(contains(program.backend->failure(), "cannot be written: Input/output error"));
   expect(&program, 0, address, 34 * mib, 4);
   bool refused = false;
@@ -1203,8 +1194,6 @@ CASE(peers) {
   char* second = program.filled(0, 64 * mib, 4 * mib, 2);
   CHECK(from_peer(second, 3));
   CHECK(backend.order(program.uses(0), host_stream));
-  CHECK(backend.protect(second, 4 * mib, Access::read_only));
-  CHECK(from_peer(second, 1) && !from_peer(second, 3));
   const Slot slot = program.slot(4 * mib);
   Uses copy;
   page_out(&program, 0, first, 4 * mib, slot, &copy);

@@ -134,23 +134,8 @@ CASE(blocks_come_and_go) {
   CHECK_EQ(program.pager->statistics().allocated_bytes, 0);
 }
 
-CASE(what_is_read_only_comes_back_without_being_saved_again) {
+CASE(what_was_only_read_is_saved_again) {
   Paged program(2 * block_bytes, false);
-  char* kept = program.made(0, 1);
-  for (std::uint64_t round = 0; round < 5; ++round) {
-    program.pager->free(program.made(0, 2, 2 * block_bytes));
-    CHECK(program.used(0, kept, 1).ok());
-  }
-  program.all_is_well();
-  CHECK_EQ(program.pager->statistics().out_blocks, 1);
-  CHECK_EQ(program.pager->statistics().clean_drop_blocks, 4);
-}
-
-CASE(what_cannot_be_protected_is_saved_again) {
-  // Each backend maps a page and protects it; the pager's backend is the second.
-  sim_fail("cuMemSetAccess", 4, 801);
-  Paged program(2 * block_bytes, false);
-  CHECK(!program.pager->backend().protects());
   char* kept = program.made(0, 1);
   for (std::uint64_t round = 0; round < 3; ++round) {
     program.pager->free(program.made(0, 2, 2 * block_bytes));
@@ -267,7 +252,7 @@ CASE(what_is_restored_is_complete_and_writable) {
     blocks.push_back(program.made(0, seed));
   }
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
-    CHECK(program.used(0, blocks[seed], seed).ok());  // some come back as clean ones, their copies under way
+    CHECK(program.used(0, blocks[seed], seed).ok());  // some come back, their copies under way
   }
   CHECK(program.pager->restore_all().ok());
   for (std::uint64_t seed = 0; seed < 6; ++seed) {
@@ -555,34 +540,6 @@ CASE(others_go_on_while_the_store_grows) {
   third.join();
   program.all_is_well();
   CHECK_EQ(program.pager->statistics().out_blocks, 2);
-}
-
-// What came back to be read, and was not written, is the device's to read only; whoever gets its pages next will write.
-CASE(others_go_on_while_a_freed_block_is_made_writable) {
-  Paged program(2 * block_bytes, false);
-  char* read = program.made(0, 1);
-  program.pager->free(program.made(0, 2, 2 * block_bytes));
-  CHECK(program.used(0, read, 1).ok());
-  const std::uint64_t calls = sim_calls("cuMemSetAccess");
-  sim_hold("cuMemSetAccess", 1);
-  std::thread other([&program, read] {
-    rig::set_device();
-    program.pager->free(read);
-  });
-  while (sim_calls("cuMemSetAccess") == calls) {
-    std::this_thread::yield();
-  }
-  program.answers();
-  CHECK_EQ(program.pager->statistics().allocated_bytes, 0);
-  std::thread third([&program] {
-    rig::set_device();
-    program.made(1, 3, 2 * block_bytes);  // needs those pages
-  });
-  sim_hold("cuMemSetAccess", 0);
-  other.join();
-  third.join();
-  program.all_is_well();
-  CHECK_EQ(program.pager->statistics().over_limit_requests, 0);
 }
 
 CASE(others_go_on_while_the_host_waits_for_a_copy) {

@@ -497,6 +497,29 @@ CASE(a_write_where_only_reads_are_allowed_loses_the_device) {
   CHECK_EQ(cuStreamSynchronize(stream), illegal_address);
 }
 
+// The driver takes the mapping away for a moment.
+CASE(an_access_that_changes_under_work_loses_the_device) {
+  start();
+  const Address address = mapped();
+  void* stream = new_stream();
+  void* pinned = nullptr;
+  OK(cuMemHostAlloc(&pinned, 1, 0));
+  const auto read_while_access_changes = [&](bool wait) {
+    int code = 0;
+    for (int round = 0; code == 0 && round < 40; ++round) {
+      OK(cuMemcpyAsync(reinterpret_cast<Address>(pinned), address, 1, stream));
+      if (wait) {
+        OK(cuStreamSynchronize(stream));
+      }
+      set_access(address, granule, round % 2 == 0 ? read_only : read_write);
+      code = cuStreamSynchronize(stream);
+    }
+    return code;
+  };
+  CHECK_EQ(read_while_access_changes(true), 0);
+  CHECK_EQ(read_while_access_changes(false), illegal_address);
+}
+
 CASE(a_mapping_without_access_cannot_be_read) {
   start();
   const Address address = reserve(granule);

@@ -32,6 +32,7 @@ OPTIONS: dict[str, dict[str, object]] = {
 DETERMINISTIC = {
     "a_missing_event_shows",
     "a_dropped_wait_shows",
+    "an_access_that_changes_under_work_loses_the_device",
     "an_early_answer_shows",
     "a_lazy_schedule_runs_what_is_waited_for_alone",
     "a_seed_repeats_the_schedule",

@@ -13,9 +13,8 @@ from collections.abc import Callable
 
 MIB = 1 << 20
 NOT_READY = 600
-_PASSING = (NOT_READY, 999)  # answers after which the pager asks again; 999 is CUDA_ERROR_UNKNOWN
 _INVALID_VALUE, _NOT_PERMITTED, _NOT_SUPPORTED = 1, 800, 801
-_HAS_POSIX_FILE_HANDLES, _HAS_RDMA = 103, 110  # device attributes
+_HAS_POSIX_FILE_HANDLES = 103  # device attribute
 _PINNED, _DEVICE, _READ_WRITE, _POSIX_FILE = 1, 1, 3, 1
 _PATIENCE = 2.0  # seconds that a call may answer "not ready"
 
@@ -27,15 +26,6 @@ class Location(ctypes.Structure):
     _fields_ = [("type", ctypes.c_int), ("id", ctypes.c_int)]
 
 
-class Flags(ctypes.Structure):
-    _fields_ = [
-        ("compression", ctypes.c_ubyte),
-        ("rdma", ctypes.c_ubyte),
-        ("usage", ctypes.c_ushort),
-        ("reserved", ctypes.c_ubyte * 4),
-    ]
-
-
 class Properties(ctypes.Structure):
     """CUmemAllocationProp."""
 
@@ -44,7 +34,7 @@ class Properties(ctypes.Structure):
         ("handle_types", ctypes.c_int),
         ("location", Location),
         ("windows", ctypes.c_void_p),
-        ("flags", Flags),
+        ("flags", ctypes.c_ubyte * 8),
     ]
 
 
@@ -99,28 +89,24 @@ class Memory:
     """
 
     def __init__(self, device: int) -> None:
-        self.refused: Counter[str] = Counter()  # by function and answer
+        self.refused: Counter[str] = Counter()  # by function
         self.calls: Counter[str] = Counter()
         self._device = device
         place = Location(_DEVICE, device)
         self._access = Access(place, _READ_WRITE)
         self._properties = Properties(type=_PINNED, location=place)
         self._properties.handle_types = _POSIX_FILE if self._has(_HAS_POSIX_FILE_HANDLES) else 0
-        self._properties.flags.rdma = 1 if self._has(_HAS_RDMA) else 0
 
     @property
     def flags(self) -> dict[str, bool]:
-        """What memory is created with; without both where the driver has refused them."""
-        return {
-            "posix_file_handles": bool(self._properties.handle_types),
-            "rdma_capable": bool(self._properties.flags.rdma),
-        }
+        """What memory is created with; without it where the driver has refused it."""
+        return {"posix_file_handles": bool(self._properties.handle_types)}
 
     def create(self, handle: Handle, nbytes: int) -> None:
         result = self._create(handle, nbytes)
         if result in (_NOT_PERMITTED, _NOT_SUPPORTED, _INVALID_VALUE) and any(self.flags.values()):
             # As the pager does: a driver may know of a feature and yet refuse it, in a container for instance.
-            self._properties.handle_types = self._properties.flags.rdma = 0
+            self._properties.handle_types = 0
             result = self._create(handle, nbytes)
         _check("cuMemCreate", result)
 
@@ -146,10 +132,10 @@ class Memory:
     def _when_ready(self, name: str, *arguments: object) -> None:
         self.calls[name] += 1
         result = answer_of(name, *arguments)
-        if result in _PASSING:
+        if result == NOT_READY:
             deadline = time.monotonic() + _PATIENCE
-            while result in _PASSING and time.monotonic() < deadline:
-                self.refused[f"{name}: {result}"] += 1
+            while result == NOT_READY and time.monotonic() < deadline:
+                self.refused[name] += 1
                 result = answer_of(name, *arguments)
         _check(name, result)
 

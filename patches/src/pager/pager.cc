@@ -514,23 +514,8 @@ void Pager::free_slow(Block* block) {
   copies_.release(block);
   if (state == State::resident) {
     resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
-    bool writable = caching_.load(std::memory_order_relaxed);
-    if (writable && (found & word::clean) != 0) {
-      // A driver takes its time. Nobody knows the block any more, so others go on meanwhile.
-      if (asynchronous_) {
-        ++in_transit_;
-        ++copying_;
-        lock.unlock();
-      }
-      writable = backend_->protect(block->address, block->bytes, Access::read_write);
-      if (asynchronous_) {
-        lock.lock();
-        --copying_;
-        --in_transit_;
-        moved_.notify_all();
-      }
-    }
-    if (writable && caching_.load(std::memory_order_relaxed)) {
+    if (caching_.load(std::memory_order_relaxed) &&
+        ((found & word::clean) == 0 || backend_->protect(block->address, block->bytes, Access::read_write))) {
       block->last_use.store(clock_.load(std::memory_order_relaxed), std::memory_order_relaxed);
       cache_.put(block, asynchronous_ ? block->home : Thread::current().index());
       return;
@@ -997,18 +982,15 @@ void Pager::grow_store(Lock* lock, std::uint64_t bytes) {
 
 // The block is leaving; afterwards it is away, or resident as it was.
 Status Pager::page_out_by_device(Lock* lock, Block* block) {
-  const bool clean = is_clean(*block);
   const Transit transit(this);
   copies_.drain();
-  if (!clean) {
-    grow_store(lock, block->bytes);
-  }
+  grow_store(lock, block->bytes);
   Uses copy;
   Status status;
   bool again = false;
   std::size_t attempts = 0;
   do {
-    if (!clean && !allocate_slots(Batch(block))) {
+    if (!allocate_slots(Batch(block))) {
       ++counts_.store_failures;
       block->change_state(State::leaving, State::resident);
       return Status(LMS_STORE_FAILED, copies_.error());
@@ -1016,31 +998,24 @@ Status Pager::page_out_by_device(Lock* lock, Block* block) {
     status = Status();
     ++copying_;
     lock->unlock();
-    if (!backend_->page_out(block->address, block->bytes, block->slot, !clean, block->uses(), &copy)) {
+    if (!backend_->page_out(block->address, block->bytes, block->slot, block->uses(), &copy)) {
       status = device_failed("page a block out");
     }
     lock->lock();
     --copying_;
-    again = !clean && !status.ok() && move_elsewhere(Batch(block), ++attempts);
+    again = !status.ok() && move_elsewhere(Batch(block), ++attempts);
   } while (again);
   if (!status.ok()) {
     ++counts_.store_failures;
-    if (!clean) {
-      block->copy = Uses{};
-      copies_.release(block);
-    }
+    block->copy = Uses{};
+    copies_.release(block);
     block->change_state(State::leaving, State::resident);
     return status;
   }
   block->copy = copy;
-  if (clean) {
-    counts_.clean_drop_bytes += block->bytes;
-    ++counts_.clean_drop_blocks;
-  } else {
-    counts_.out_bytes += block->bytes;
-    ++counts_.out_blocks;
-  }
-  block->word.fetch_and(~(word::clean | word::in_flight));
+  counts_.out_bytes += block->bytes;
+  ++counts_.out_blocks;
+  block->word.fetch_and(~word::in_flight);
   device_bytes_ -= block->bytes;
   resident_bytes_.fetch_sub(block->bytes, std::memory_order_relaxed);
   count_away(*block);

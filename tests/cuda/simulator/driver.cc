@@ -475,7 +475,14 @@ DRIVER(cuMemSetAccess, 10020, Address address, std::size_t bytes, const AccessDe
     if (!host && (location.type != 1 || machine().device(location.id) == nullptr)) {
       return invalid_device;
     }
-    if (const int code = memory().set_access(address, bytes, host ? host_device : location.id, descriptions[i].flags)) {
+    const int who = host ? host_device : location.id;
+    const int access = descriptions[i].flags;
+    // What is mapped is taken away and mapped anew: 580.159 does so, by its system calls.
+    if (memory().is_accessible_otherwise(address, bytes, who, access) &&
+        memory().set_access(address, bytes, who, access_none) == success) {
+      machine().pass();
+    }
+    if (const int code = memory().set_access(address, bytes, who, access)) {
       return code;
     }
   }

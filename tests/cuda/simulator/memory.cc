@@ -498,6 +498,14 @@ int Memory::set_access(std::uint64_t address, std::uint64_t bytes, int device, i
   return success;
 }
 
+bool Memory::is_accessible_otherwise(std::uint64_t address, std::uint64_t bytes, int device, int access) {
+  const std::lock_guard<std::recursive_mutex> guard(lock_);
+  const std::size_t index = device == host_device ? banks_.size() - 1 : static_cast<std::size_t>(device);
+  return std::any_of(mappings_.lower_bound(address), mappings_.lower_bound(address + bytes), [&](const auto& one) {
+    return one.second.access[index] != access_none && one.second.access[index] != access;
+  });
+}
+
 int Memory::get_access(std::uint64_t address, int device, int* access) {
   Mapping found;
   std::uint64_t start = 0;

@@ -91,6 +91,8 @@ class __attribute__((visibility("default"))) Memory {
   int unmap(std::uint64_t address, std::uint64_t bytes);
   int set_access(std::uint64_t address, std::uint64_t bytes, int device, int access);
   int get_access(std::uint64_t address, int device, int* access);
+  // Whether the device may access a mapping there by now, and otherwise than so.
+  bool is_accessible_otherwise(std::uint64_t address, std::uint64_t bytes, int device, int access);
 
   // cudaMalloc, cudaFree and IPC.
   int allocate(int device, std::uint64_t bytes, std::uint64_t* address);

@@ -293,7 +293,7 @@ void Machine::advance(std::unique_lock<std::mutex>& guard, unsigned operations) 
   }
 }
 
-// Somebody asks how far the stream is: time passes meanwhile.
+// Somebody asks how far the stream is, or null: any: time passes meanwhile.
 void Machine::let_some_run(std::unique_lock<std::mutex>& guard, Stream* asked) {
   if (settings().threads || timed() != nullptr) {
     return;
@@ -301,7 +301,7 @@ void Machine::let_some_run(std::unique_lock<std::mutex>& guard, Stream* asked) {
   if (!settings().lazy) {
     advance(guard, static_cast<unsigned>(random_() % 4));
   } else if (random_() % 8 == 0) {  // who only asks, and never waits, must come to an end
-    Stream* must = needed(asked, 0);
+    Stream* must = asked == nullptr ? pick_any(nullptr) : needed(asked, 0);
     if (must != nullptr && ready(*must)) {
       run_one(guard, must);
     }
@@ -995,6 +995,11 @@ void Machine::drain() {
     Stream* stream = streams_[i].get();
     wait_for(guard, stream, stream->enqueued);
   }
+}
+
+void Machine::pass() {
+  std::unique_lock<std::mutex> guard(lock);
+  let_some_run(guard, nullptr);
 }
 
 std::uint64_t Machine::queued() {

@@ -166,6 +166,8 @@ class SIM_PUBLIC Machine {
   void lose(Device* device, int code);
   void reseed(std::uint64_t seed);
   void drain();
+  // Time passes, in which some of what is queued runs.
+  void pass();
   std::uint64_t queued();
   void report();
   void reset_device(Device* device);

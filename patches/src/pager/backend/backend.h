@@ -66,7 +66,8 @@ class Backend {
   // True when contents move behind the host's back: then the pager calls page_out, else protect, copy_out and unmap.
   virtual bool asynchronous() const { return false; }
 
-  // Whether pages can be read-only. If not, no block keeps its host copy when it comes back.
+  // Whether pages can be read-only, for which protect is called. If not, no block keeps its host copy when it comes
+  // back.
   virtual bool protects() const { return true; }
 
   // True when the system is about to run out of what it needs to keep ranges apart; fewer resident ranges then help.
@@ -138,7 +139,7 @@ class Backend {
   virtual bool settled(char* /*address*/, std::size_t /*bytes*/) { return true; }
 
   // Changes what the program may do with a range that has pages.
-  virtual bool protect(char* address, std::size_t bytes, Access access) = 0;
+  virtual bool protect(char* /*address*/, std::size_t /*bytes*/, Access /*access*/) { return true; }
 
   // ---- contents
 
@@ -146,12 +147,11 @@ class Backend {
   // the first. False on a failure of the store.
   virtual bool copy_out(const iovec* /*ranges*/, std::size_t /*count*/, const Slot& /*first*/) { return false; }
 
-  // Takes the pages away after the uses, and with `save` copies their contents into the slot, which holds them already
-  // otherwise. When it returns the range cannot be written, nor read before the slot holds the contents, and the copy
-  // may go on: *copy is what it is over with. False when the device or the store fails; the range and its contents are
-  // then unchanged.
-  virtual bool page_out(char* /*address*/, std::size_t /*bytes*/, const Slot& /*slot*/, bool /*save*/,
-                        const Uses& /*uses*/, Uses* /*copy*/) {
+  // Takes the pages away after the uses, and copies their contents into the slot. When it returns the range cannot be
+  // written, nor read before the slot holds the contents, and the copy may go on: *copy is what it is over with. False
+  // when the device or the store fails; the range and its contents are then unchanged.
+  virtual bool page_out(char* /*address*/, std::size_t /*bytes*/, const Slot& /*slot*/, const Uses& /*uses*/,
+                        Uses* /*copy*/) {
     return false;
   }
 

@@ -41,7 +41,6 @@ class CudaBackendImpl final : public CudaBackend {
   // The rest of the construction.
   bool reserve(std::uint64_t address_space);
   bool start();
-  void find_out_what_it_protects();
 
   std::string device() const override { return "cuda:" + std::to_string(device_->ordinal); }
   std::size_t page_bytes() const override { return cuda_page_bytes; }
@@ -52,7 +51,9 @@ class CudaBackendImpl final : public CudaBackend {
   std::uint64_t free_bytes() override { return cuda_forked() ? 0 : device_->free_bytes(); }
   bool serves_faults() const override { return false; }
   bool asynchronous() const override { return true; }
-  bool protects() const override { return protects_; }
+  // To change what may be done with pages that are mapped, a driver takes them away for a moment (580.159, by its
+  // system calls), and work on the device that uses them then fails.
+  bool protects() const override { return false; }
   bool crowded() override { return false; }
   std::string failure() const override { return cuda_failure(); }
   bool lacked_memory() const override { return cuda_last_result() == cuda::out_of_memory; }
@@ -72,8 +73,7 @@ class CudaBackendImpl final : public CudaBackend {
   std::size_t parting(char* address, std::size_t whole, std::size_t bytes) override;
   bool part(char* address, std::size_t whole, std::size_t kept, std::size_t rest) override;
   bool join(char* address, std::size_t bytes, std::size_t more) override;
-  bool protect(char* address, std::size_t bytes, Access access) override;
-  bool page_out(char* address, std::size_t bytes, const Slot& slot, bool save, const Uses& uses, Uses* copy) override;
+  bool page_out(char* address, std::size_t bytes, const Slot& slot, const Uses& uses, Uses* copy) override;
   void forget(char* address) override {
     if (away_ != nullptr && !cuda_forked()) {
       away_->remove(address);  // fails only with the device
@@ -95,7 +95,6 @@ class CudaBackendImpl final : public CudaBackend {
   struct Range {
     CudaChunkList chunks;
     std::size_t bytes = 0;
-    Access access = Access::read_write;
     bool mapped = false;  // false in the table only after the device failed in the middle of a change
   };
   // A range whose pages were taken away while work that uses them was under way: still mapped.
@@ -116,7 +115,7 @@ class CudaBackendImpl final : public CudaBackend {
 
   bool map_range(char* address, Range* range);
   bool unmap_range(char* address, Range* range);
-  bool set_access(char* address, std::size_t bytes, Access access, std::size_t first, std::size_t count);
+  bool give_access(char* address, std::size_t bytes, std::size_t first);
   bool settle(char* address, std::size_t bytes);
   bool wait_until_settled(char* address, std::size_t bytes);
 
@@ -135,7 +134,6 @@ class CudaBackendImpl final : public CudaBackend {
   char* base_ = nullptr;
   std::size_t span_ = 0;
   std::uint64_t capacity_ = 0;
-  bool protects_ = false;
   StreamId out_ = no_stream;
   StreamId in_ = no_stream;
 
@@ -225,15 +223,6 @@ bool CudaBackendImpl::start() {
   return true;
 }
 
-// No attribute says whether the device can be kept from writing to pages, so it is tried.
-void CudaBackendImpl::find_out_what_it_protects() {
-  if (map(base_, cuda_page_bytes, host_stream)) {
-    protects_ = protect(base_, cuda_page_bytes, Access::read_only);
-    unmap(base_, cuda_page_bytes, Uses{});
-    trim(UINT64_MAX);
-  }
-}
-
 CudaBackendImpl::~CudaBackendImpl() {
   const CudaScope scope(*device_);
   if (!scope.ok()) {
@@ -277,7 +266,7 @@ void CudaBackendImpl::put_range(char* address, Range range) {
   ranges_[address] = std::move(range);
 }
 
-// Maps the chunks one after the other, with the range's access, and puts the range into the table. When it fails
+// Maps the chunks one after the other, for all who may access them, and puts the range into the table. When it fails
 // nothing is mapped, and the range is as it was.
 bool CudaBackendImpl::map_range(char* address, Range* range) {
   std::size_t done = 0;
@@ -289,7 +278,7 @@ bool CudaBackendImpl::map_range(char* address, Range* range) {
   }
   if (done == range->bytes) {
     const std::lock_guard<std::mutex> guard(lock_);
-    if (set_access(address, range->bytes, range->access, 0, access_.size())) {
+    if (give_access(address, range->bytes, 0)) {
       range->mapped = true;
       ranges_[address] = std::move(*range);
       return true;
@@ -312,15 +301,9 @@ bool CudaBackendImpl::unmap_range(char* address, Range* range) {
   return true;
 }
 
-// For `count` of the devices that have access, from the `first` on. The lock is held.
-bool CudaBackendImpl::set_access(char* address, std::size_t bytes, Access access, std::size_t first,
-                                 std::size_t count) {
-  std::vector<cuda::AccessDescription> wanted(access_.begin() + static_cast<std::ptrdiff_t>(first),
-                                              access_.begin() + static_cast<std::ptrdiff_t>(first + count));
-  for (cuda::AccessDescription& one : wanted) {
-    one.flags = access == Access::read_only ? cuda::access_read : cuda::access_read_write;
-  }
-  return device_->set_access(cuda_address(address), bytes, wanted.data(), wanted.size());
+// To the devices from the `first` on. The lock is held.
+bool CudaBackendImpl::give_access(char* address, std::size_t bytes, std::size_t first) {
+  return device_->set_access(cuda_address(address), bytes, access_.data() + first, access_.size() - first);
 }
 
 bool CudaBackendImpl::map(char* address, std::size_t bytes, StreamId user) {
@@ -382,7 +365,6 @@ bool CudaBackendImpl::part(char* address, std::size_t whole, std::size_t kept, s
   Range& first = ranges_.at(address);  // as parting() found it
   Range second;
   second.bytes = whole - kept;
-  second.access = first.access;
   second.mapped = true;
   first.bytes = kept;
   std::size_t bytes = 0;
@@ -400,8 +382,7 @@ bool CudaBackendImpl::join(char* address, std::size_t bytes, std::size_t /*more*
   const std::lock_guard<std::mutex> guard(lock_);
   const auto first = ranges_.find(address);
   const auto next = ranges_.find(address + bytes);
-  if (first == ranges_.end() || next == ranges_.end() || !first->second.mapped || !next->second.mapped ||
-      first->second.access != next->second.access) {
+  if (first == ranges_.end() || next == ranges_.end() || !first->second.mapped || !next->second.mapped) {
     return false;
   }
   Range& range = first->second;
@@ -455,23 +436,6 @@ bool CudaBackendImpl::wait_until_settled(char* address, std::size_t bytes) {
          settle(address, bytes);
 }
 
-bool CudaBackendImpl::protect(char* address, std::size_t bytes, Access access) {
-  const CudaScope scope(*device_);
-  if (!scope.ok()) {
-    return false;
-  }
-  const std::lock_guard<std::mutex> guard(lock_);
-  const auto found = ranges_.find(address);
-  if (found == ranges_.end() || !found->second.mapped) {
-    return cuda_fail("there is no such range with pages");
-  }
-  if (!set_access(address, bytes, access, 0, access_.size())) {
-    return false;
-  }
-  found->second.access = access;
-  return true;
-}
-
 bool CudaBackendImpl::add_peer(int device) {
   const CudaScope scope(*device_);
   CudaDeviceId peer = 0;
@@ -494,7 +458,7 @@ bool CudaBackendImpl::add_peer(int device) {
   }
   access_.push_back(cuda::AccessDescription{{cuda::location_device, peer}, cuda::access_read_write});
   for (const auto& one : ranges_) {
-    if (one.second.mapped && !set_access(one.first, one.second.bytes, one.second.access, access_.size() - 1, 1)) {
+    if (one.second.mapped && !give_access(one.first, one.second.bytes, access_.size() - 1)) {
       access_.pop_back();
       return false;
     }
@@ -504,8 +468,7 @@ bool CudaBackendImpl::add_peer(int device) {
 
 // ---- contents
 
-bool CudaBackendImpl::page_out(char* address, std::size_t bytes, const Slot& slot, bool saving, const Uses& uses,
-                               Uses* copy) {
+bool CudaBackendImpl::page_out(char* address, std::size_t bytes, const Slot& slot, const Uses& uses, Uses* copy) {
   *copy = Uses{};
   show_away();
   const CudaScope scope(*device_);
@@ -517,7 +480,7 @@ bool CudaBackendImpl::page_out(char* address, std::size_t bytes, const Slot& slo
     put_range(address, std::move(range));
     return false;
   }
-  if (saving && !save(range.chunks, slot, copy)) {
+  if (!save(range.chunks, slot, copy)) {
     const std::string reason = cuda_failure();
     *copy = Uses{};
     if (!map_range(address, &range)) {
@@ -587,7 +550,7 @@ bool CudaBackendImpl::save_staged(const CudaChunkList& chunks, const Slot& slot)
   return saved;
 }
 
-bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot, Access access, const Uses& saved,
+bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot, Access /*access*/, const Uses& saved,
                               Uses* copy, bool* refused) {
   *copy = Uses{};
   *refused = false;
@@ -601,7 +564,6 @@ bool CudaBackendImpl::copy_in(char* address, std::size_t bytes, const Slot& slot
     return false;
   }
   range.bytes = bytes;
-  range.access = access;
   if (load(range.chunks, slot, saved, copy) && map_range(address, &range)) {
     return true;
   }
@@ -719,7 +681,6 @@ std::unique_ptr<CudaBackend> make_cuda_backend(int device, std::uint64_t address
     *status = Status(LMS_UNSUPPORTED, "CUDA device " + std::to_string(device) + " cannot be used: " + cuda_failure());
     return nullptr;
   }
-  backend->find_out_what_it_protects();
   return backend;
 }
 

@@ -21,8 +21,7 @@ CudaChunks::CudaChunks(std::shared_ptr<CudaDevice> device, CudaStreams* streams,
       before_release_(std::move(before_release)),
       alias_bytes_((device_->total_bytes() + cuda_largest_chunk - 1) / cuda_largest_chunk * cuda_largest_chunk),
       handle_types_(device_->attribute(cuda::has_posix_file_handles) != 0 ? cuda::handle_posix_file
-                                                                          : cuda::handle_none),
-      rdma_capable_(device_->attribute(cuda::has_rdma_with_virtual_memory) != 0) {}
+                                                                          : cuda::handle_none) {}
 
 CudaChunks::~CudaChunks() {
   const CudaScope scope(*device_);
@@ -114,14 +113,12 @@ bool CudaChunks::create_memory(CudaChunk* chunk, bool* refused) {
     properties.type = cuda::allocation_pinned;
     properties.location = cuda::Location{cuda::location_device, device_->id};
     properties.handle_types = handle_types_.load(std::memory_order_relaxed);
-    properties.flags.rdma_capable = rdma_capable_.load(std::memory_order_relaxed) ? 1 : 0;
     result = driver_.mem_create(&chunk->memory, chunk->bytes, &properties, 0);
-    // A driver may know of a feature and yet refuse it, in a container for instance: do without.
+    // A driver may know of file handles and yet refuse them, in a container for instance: do without.
     again = (result == cuda::not_permitted || result == cuda::not_supported || result == cuda::invalid_value) &&
-            (properties.handle_types != cuda::handle_none || properties.flags.rdma_capable != 0);
+            properties.handle_types != cuda::handle_none;
     if (again) {
       handle_types_.store(cuda::handle_none, std::memory_order_relaxed);
-      rdma_capable_.store(false, std::memory_order_relaxed);
     }
   } while (again);
   *refused = result == cuda::out_of_memory;

@@ -9,6 +9,11 @@
 // Contents are copied through a chunk's alias, an address that is known here only, so a chunk can be saved or filled
 // while no address that the program knows leads to it. It gets one when it is first copied.
 //
+// Chunks are not made for RDMA (gpuDirectRDMACapable). Memory that may leave at any moment is no place for another
+// machine to write to; and such a chunk has a registration of its own in the driver, which that loses count of where
+// the chunk has two addresses: on an H100 and an H200 (580.159) cuMemMap failed for good then, with CUDA_ERROR_UNKNOWN,
+// about once in a thousand calls.
+//
 // A free chunk may still be read or written by work that was enqueued for its former owner: it is ready for the next
 // one after certain uses.
 //
@@ -108,7 +113,6 @@ class CudaChunks {
   const std::function<void()> before_release_;
   const std::uint64_t alias_bytes_;  // of the aliases of a size
   std::atomic<int> handle_types_;  // what chunks can be exported as
-  std::atomic<bool> rdma_capable_;
 
   std::mutex lock_;  // guards what follows
   Condition destroyed_;

@@ -33,10 +33,6 @@ const char* cuda_advice(CudaResult result) {
   }
 }
 
-// Refusals that go away by themselves: reports say so of the first, and cuMemMap gave the second on an H200 (driver
-// 580.159), about once in a thousand calls beside those of other threads, for blocks that were mapped a little later.
-bool cuda_passes(CudaResult result) { return result == cuda::not_ready || result == cuda::unknown; }
-
 // Calls until the device is ready, or has not been for too long. The first pauses are as short as the calls, all of
 // them together are 1.3 s. After a call that waited in vain, the function's next ones wait for a millisecond only,
 // until one is answered: an operation may need many.
@@ -47,11 +43,11 @@ CudaResult cuda_until_ready(std::atomic<bool>* in_vain, Call call) {
   constexpr std::chrono::microseconds longest_in_vain{500};
   const auto end = in_vain->load(std::memory_order_relaxed) ? longest_in_vain : longest;
   CudaResult result = call();
-  for (auto pause = first; cuda_passes(result) && pause <= end; pause *= 2) {
+  for (auto pause = first; result == cuda::not_ready && pause <= end; pause *= 2) {
     std::this_thread::sleep_for(pause);
     result = call();
   }
-  in_vain->store(cuda_passes(result), std::memory_order_relaxed);
+  in_vain->store(result == cuda::not_ready, std::memory_order_relaxed);
   return result;
 }
 

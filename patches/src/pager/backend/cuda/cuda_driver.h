@@ -35,8 +35,7 @@ enum : CudaResult {
   not_permitted = 800,
   not_supported = 801,
   stub_library = 34,
-  stream_capture_implicit = 906,
-  unknown = 999
+  stream_capture_implicit = 906
 };
 
 constexpr int version_with_virtual_memory = 10020;  // CUDA 10.2
@@ -44,7 +43,6 @@ constexpr int version_with_virtual_memory = 10020;  // CUDA 10.2
 enum : int {
   has_virtual_memory_management = 102,  // device attributes
   has_posix_file_handles = 103,
-  has_rdma_with_virtual_memory = 110,
   has_virtual_host_memory = 141,
   allocation_pinned = 1,
   location_device = 1,
@@ -80,12 +78,7 @@ struct AllocationProperties {
   int handle_types;
   Location location;
   void* windows;
-  struct {
-    unsigned char compression;
-    unsigned char rdma_capable;
-    unsigned short usage;
-    unsigned char reserved[4];
-  } flags;
+  unsigned char flags[8];
 };
 
 struct AccessDescription {
