@@ -21,7 +21,7 @@ from lmsbuild.errors import ProgramFailed, WrongResult
 
 MODELS = ("convnet", "transformer", "lstm", "unet3d")
 SHAPES = ("odd", "resnet")
-FEATURES = ("compiled", "amp", "streams", "graphs")
+FEATURES = ("wide", "compiled", "amp", "streams", "graphs")
 CONTENTS = "contents"
 CASES = (CONTENTS, *MODELS, *SHAPES, *FEATURES)
 FACTORS = (2, 4)

@@ -24,6 +24,7 @@ from torch.nn import functional
 
 _SMALL = Size(width=512, layers=8, heads=8, length=256, batch=8, vocabulary=2048)
 _ODD = Size(width=1125, layers=7, heads=9, length=243, batch=7, vocabulary=3001)
+_WIDE = Size(width=4096, layers=2, heads=32, length=2048, batch=4, vocabulary=16384)
 _MIN_SIZE = 1 << 20  # bytes
 
 # Operations for which PyTorch has no deterministic kernel on CUDA in general, but a deterministic one for the shapes of
@@ -75,6 +76,21 @@ def _stepped(model: nn.Module, optimizer: torch.optim.Optimizer, *batch: Tensor)
     def step() -> Tensor:
         optimizer.zero_grad()
         loss: Tensor = model(*batch)
+        loss.backward()
+        optimizer.step()
+        return loss
+
+    return Training(step, [model])
+
+
+def _wide(scale: float) -> Training:
+    """Few wide layers in bfloat16: blocks of hundreds of MiB, and kernels that the device is far behind with."""
+    model, optimizer, tokens = make(_scaled(scale, _WIDE))
+
+    def step() -> Tensor:
+        optimizer.zero_grad()
+        with torch.autocast("cuda", torch.bfloat16):
+            loss = model(tokens)
         loss.backward()
         optimizer.step()
         return loss
@@ -190,6 +206,7 @@ def _scaled(scale: float, size: Size = _SMALL) -> Size:
 _OWN: dict[str, Callable[[float], Training]] = {
     "odd": _odd,
     "resnet": _resnet,
+    "wide": _wide,
     "compiled": _compiled,
     "amp": _amp,
     "streams": _streams,
