@@ -12,7 +12,7 @@ from pathlib import Path
 
 import torch
 from checks_launching import run
-from common import MIB, directory, raises
+from common import MIB, directory, files_in, raises, spoil
 from skip import Skip
 from support import away, data, enable, same, stat
 
@@ -40,16 +40,6 @@ def trained(folder: str, **environment: str) -> tuple[str, int, str]:
     assert result.returncode == 0, result
     digest, moved, _ = result.stdout.split()
     return digest, int(moved), result.stderr
-
-
-def files_in(folder: str) -> list[int]:
-    """Descriptors of the store's files there."""
-    found = []
-    for number in os.listdir("/proc/self/fd"):
-        link = f"/proc/self/fd/{number}"
-        if os.path.islink(link) and os.readlink(link).startswith(f"{folder}/lms-store-"):
-            found.append(int(number))
-    return found
 
 
 def check_several_directories() -> None:
@@ -141,19 +131,6 @@ def check_a_disk_that_fails_is_left_out() -> None:
                 digest, moved, said = trained(good, TORCH_LMS=f"cpu:limit=24MiB,store={failing}:{good}")
         assert digest == stock and moved > 24 * MIB
         assert f"the host store in '{failing}' cannot be " in said and said.count("\n") == 1, said
-
-
-def spoil(folder: str, tensors: int) -> None:
-    """Changes a byte of each of the first tensors of a MiB in the store's only file."""
-    (number,) = files_in(folder)
-    size = os.fstat(number).st_size
-    with open(f"/proc/self/fd/{number}", "r+b", buffering=0) as file:
-        for offset in range(4096, tensors * MIB, MIB):
-            file.seek(offset)
-            byte = file.read(1)[0]
-            file.seek(offset)
-            file.write(bytes([byte ^ 1]))
-    assert os.fstat(number).st_size == size
 
 
 def check_contents_that_are_not_what_was_written() -> None:

@@ -31,7 +31,7 @@ def load(name: str) -> ModuleType:
 
 
 @contextmanager
-def raises(kind: type[BaseException], *words: str) -> Iterator[None]:
+def raises(kind: type[BaseException] | tuple[type[BaseException], ...], *words: str) -> Iterator[None]:
     """What runs inside must raise ``kind`` with every word in its text."""
     try:
         yield
@@ -127,3 +127,26 @@ def group_of(nbytes: int) -> Iterator[Group]:
 def directory() -> Iterator[str]:
     with tempfile.TemporaryDirectory() as name:
         yield name
+
+
+def files_in(folder: str) -> list[int]:
+    """Descriptors of the store's files there."""
+    found = []
+    for number in os.listdir("/proc/self/fd"):
+        link = f"/proc/self/fd/{number}"
+        if os.path.islink(link) and os.readlink(link).startswith(f"{folder}/lms-store-"):
+            found.append(int(number))
+    return found
+
+
+def spoil(folder: str, tensors: int) -> None:
+    """Changes a byte of each of the first tensors of a MiB in the store's only file."""
+    (number,) = files_in(folder)
+    size = os.fstat(number).st_size
+    with open(f"/proc/self/fd/{number}", "r+b", buffering=0) as file:
+        for offset in range(4096, tensors * MIB, MIB):
+            file.seek(offset)
+            byte = file.read(1)[0]
+            file.seek(offset)
+            file.write(bytes([byte ^ 1]))
+    assert os.fstat(number).st_size == size

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import tensorflow as tf
-from common import MIB, directory, raises
+from common import MIB, directory, raises, spoil
 from tf_support import away, data, enable, no_faults, pinned, same, stat, through_socket
 
 dlpack = tf.experimental.dlpack
@@ -162,6 +162,42 @@ def check_views_are_as_stock() -> None:
     assert [outcome(case) for case in cases] == stock
     tf.lms.disable("cpu")
     assert [outcome(case) for case in cases] == stock
+
+
+def check_what_was_spoilt_is_an_error() -> None:
+    def gradient(tensor: tf.Tensor) -> Any:
+        with tf.GradientTape() as tape:
+            tape.watch(tensor)
+            square = tensor * tensor
+        return tape.gradient(square, tensor)
+
+    uses = [
+        lambda tensor: tensor + 1,
+        lambda tensor: tensor[0],
+        lambda tensor: tf.reduce_sum(tensor),
+        gradient,
+        tf.function(lambda tensor: tensor * 2),
+        tf.Variable,
+        str,
+        lambda tensor: tensor.numpy(),
+        np.asarray,
+        memoryview,
+        lambda tensor: io.BytesIO().write(tensor),
+        lambda tensor: tf.numpy_function(np.square, [tensor], tf.float32),
+        lambda tensor: tf.py_function(tf.square, [tensor], tf.float32),
+        lambda tensor: next(iter(tf.data.Dataset.from_tensors(tensor))),
+        dlpack.to_dlpack,
+    ]
+    with directory() as folder:
+        enable(64 * MIB, store=folder)
+        tensors = [away(data(1, seed)) for seed in range(len(uses))]
+        spoil(folder, len(uses))
+        for use, tensor in zip(uses, tensors, strict=True):
+            for _ in range(2):
+                with raises((OSError, tf.errors.OpError), "wrong checksum", folder, "a block of 1048576 bytes"):
+                    use(tensor)
+        same((away(data(1, 99)) + 1).numpy(), data(1, 99) + np.float32(1))  # the rest goes on
+        del tensor, tensors
 
 
 def check_pin() -> None:

@@ -31,7 +31,7 @@ FUNCTIONS = {  # that only TensorFlow's library has
     "lms_tensorflow_set_distances": (None, [ctypes.c_uint64, ctypes.c_uint64, ctypes.c_uint64, ctypes.c_int]),
     "lms_tensorflow_keep_resident": (None, [ctypes.c_char_p] * 5),
     "lms_tensorflow_pin_dlpack": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_void_p]),
-    "lms_tensorflow_watch_buffers": (ctypes.c_void_p, [ctypes.c_void_p, ctypes.c_void_p]),
+    "lms_tensorflow_watch_buffers": (ctypes.c_void_p, [ctypes.c_void_p] * 4),
 }
 FOLDER = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 

@@ -8,8 +8,8 @@ pins its block while it lives.
 from __future__ import annotations
 
 import atexit
-import contextlib
 import ctypes
+import threading
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -103,10 +103,27 @@ _AS_BUFFER, _FLAGS = 20, 21
 _stock_getbuffer: int | None = None  # while another function stands in its place
 
 
-@ctypes.PYFUNCTYPE(None, ctypes.py_object, ctypes.c_void_p)
-def _exported(owner: Any, address: int) -> None:
-    with contextlib.suppress(errors.ResourceExhaustedError):  # then a fault brings the block back
+class _Raised(threading.local):
+    """What the thread's last failure to hand out a buffer was."""
+
+    error: Exception | None = None
+    type_and_error: Any = None  # their addresses
+
+
+_raised = _Raised()
+
+
+@ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.py_object, ctypes.c_void_p)
+def _exported(owner: Any, address: int) -> int | None:
+    try:
         _keep_resident(owner)
+    except errors.ResourceExhaustedError:
+        return None  # a fault brings the block back
+    except (OSError, RuntimeError, ValueError) as error:
+        _raised.error = error.with_traceback(None)  # whose frames would keep the buffer
+        _raised.type_and_error = (ctypes.c_size_t * 2)(id(type(error)), id(error))
+        return ctypes.addressof(_raised.type_and_error)
+    return None
 
 
 def _buffer_slot() -> ctypes.c_void_p | None:
@@ -128,7 +145,10 @@ def _watch_buffers(active: bool) -> None:
         return
     if active:
         _stock_getbuffer = slot.value
-        slot.value = _library.load().lms_tensorflow_watch_buffers(_stock_getbuffer, _exported)
+        python = ctypes.pythonapi
+        slot.value = _library.load().lms_tensorflow_watch_buffers(
+            _stock_getbuffer, _exported, python.PyBuffer_Release, python.PyErr_SetObject
+        )
     else:
         slot.value, _stock_getbuffer = _stock_getbuffer, None
 

@@ -49,16 +49,27 @@ struct Buffer {
   void* owner;
 };
 
-lms_getbuffer stock_getbuffer = nullptr;
-lms_exported tell = nullptr;
+struct Watched {
+  lms_getbuffer stock;
+  lms_exported exported;
+  lms_release_buffer release_buffer;
+  lms_set_error set_error;
+};
+Watched watched = {};
 
 int watched_getbuffer(void* self, void* view, int flags) {
-  const int status = stock_getbuffer(self, view, flags);
+  const int status = watched.stock(self, view, flags);
   const Buffer* buffer = static_cast<const Buffer*>(view);
-  if (status == 0 && buffer->owner != nullptr) {
-    tell(buffer->owner, buffer->address);
+  if (status != 0 || buffer->owner == nullptr) {
+    return status;
   }
-  return status;
+  void* const* error = watched.exported(buffer->owner, buffer->address);
+  if (error == nullptr) {
+    return 0;
+  }
+  watched.release_buffer(view);
+  watched.set_error(error[0], error[1]);
+  return -1;
 }
 
 }  // namespace
@@ -74,8 +85,8 @@ lms_status lms_tensorflow_pin_dlpack(lms_pager* pager, void* managed) {
   return status;
 }
 
-lms_getbuffer lms_tensorflow_watch_buffers(lms_getbuffer stock, lms_exported exported) {
-  stock_getbuffer = stock;
-  tell = exported;
+lms_getbuffer lms_tensorflow_watch_buffers(lms_getbuffer stock, lms_exported exported,
+                                           lms_release_buffer release_buffer, lms_set_error set_error) {
+  watched = {stock, exported, release_buffer, set_error};
   return watched_getbuffer;
 }
