@@ -6,6 +6,7 @@
 #include <sys/resource.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstring>
@@ -25,6 +26,7 @@ using check::Random;
 using check::statistic;
 using check::touch;
 using lms::HostPages;
+using lms::HostRun;
 
 namespace {
 
@@ -79,6 +81,13 @@ bool kernel_keeps() {
   return keeps;
 }
 
+// The one run of that size.
+char* only(const std::vector<HostRun>& runs, std::size_t bytes) {
+  CHECK_EQ(runs.size(), 1);
+  CHECK_EQ(runs.front().bytes, bytes);
+  return runs.front().address;
+}
+
 }  // namespace
 
 CASE(pages_are_kept) {
@@ -94,21 +103,113 @@ CASE(pages_are_kept) {
   CHECK(!can_be_read(range.get()));
   CHECK(msync(range.get(), bytes, MS_ASYNC) == 0);  // the addresses stay taken
   Range other(bytes);
-  CHECK(!pages.reserve(other.get(), bytes - 4 * kib));
-  CHECK(!pages.reserve(other.get(), bytes + 4 * kib));
-  CHECK(pages.take(other.get()) == nullptr);
+  CHECK(pages.take(other.get()).empty());
   CHECK(pages.reserve(other.get(), bytes));
   CHECK_EQ(pages.bytes(), 0);
   CHECK(!pages.reserve(range.get(), bytes));  // there are no more
   CHECK_EQ(pages.trim(UINT64_MAX), 0);
-  CHECK(pages.take(range.get()) == nullptr);
-  char* taken = pages.take(other.get());
-  CHECK(taken != nullptr);
+  CHECK(pages.take(range.get()).empty());
+  char* taken = only(pages.take(other.get()), bytes);
   CHECK_EQ(reinterpret_cast<std::uintptr_t>(taken) % huge, 0);
-  CHECK(pages.take(other.get()) == nullptr);
+  CHECK(pages.take(other.get()).empty());
   CHECK_EQ(mprotect(taken, bytes, PROT_READ), 0);
   CHECK(holds(taken, bytes, 1));
   munmap(taken, bytes);
+}
+
+// Small ranges get what is there, of any size.
+CASE(small_ranges_are_put_together) {
+  if (!kernel_keeps()) {
+    return;
+  }
+  HostPages pages;
+  Range small(192 * kib);
+  Range large(huge);
+  Range wanted(mib);
+  small.fill(1);
+  large.fill(2);
+  CHECK(pages.keep(large.get(), huge));
+  CHECK(pages.keep(small.get(), 192 * kib));
+  CHECK(pages.reserve(wanted.get(), 128 * kib));  // of the smaller
+  char* part = only(pages.take(wanted.get()), 128 * kib);
+  CHECK_EQ(pages.bytes(), huge + 64 * kib);
+  CHECK(pages.reserve(wanted.get(), mib));  // the rest of it, and of the larger
+  const std::vector<HostRun> runs = pages.take(wanted.get());
+  CHECK_EQ(runs.size(), 2);
+  CHECK_EQ(runs[0].bytes, 64 * kib);
+  CHECK_EQ(runs[1].bytes, mib - 64 * kib);
+  for (const HostRun& run : {HostRun{part, 128 * kib, 0}, runs[0], runs[1]}) {
+    CHECK_EQ(mprotect(run.address, run.bytes, PROT_READ), 0);
+  }
+  CHECK(holds(part, 128 * kib, 1));
+  munmap(part, 128 * kib);
+  munmap(runs[0].address, runs[0].bytes);
+  munmap(runs[1].address, runs[1].bytes);
+  CHECK(!pages.reserve(wanted.get(), huge));  // a part is no huge page any more
+  CHECK(pages.reserve(wanted.get(), huge - 4 * kib));
+  std::size_t bytes = 0;
+  for (const HostRun& run : pages.take(wanted.get())) {
+    bytes += run.bytes;
+    munmap(run.address, run.bytes);
+  }
+  CHECK_EQ(bytes, mib + 64 * kib);  // there is no more
+  CHECK_EQ(pages.bytes(), 0);
+}
+
+// Large ones get huge pages, and what is smaller behind them.
+CASE(large_ranges_are_put_together) {
+  if (!kernel_keeps()) {
+    return;
+  }
+  HostPages pages;
+  Range first(2 * huge + 128 * kib);
+  Range second(huge);
+  Range wanted(4 * huge);
+  first.fill(1);
+  second.fill(2);
+  CHECK(pages.keep(first.get(), 2 * huge + 128 * kib));
+  CHECK(pages.keep(second.get(), huge));
+  CHECK(pages.reserve(wanted.get(), 4 * huge + 64 * kib));
+  const std::vector<HostRun> runs = pages.take(wanted.get());
+  CHECK_EQ(runs.size(), 3);
+  CHECK(runs[0].offset == 0 && runs[0].bytes == 2 * huge);
+  CHECK(runs[1].offset == 2 * huge && runs[1].bytes == huge);
+  CHECK(runs[2].offset == 4 * huge && runs[2].bytes == 64 * kib);  // between them there is nothing
+  CHECK_EQ(pages.bytes(), 64 * kib);
+  for (const HostRun& run : runs) {
+    CHECK(run.bytes < huge || reinterpret_cast<std::uintptr_t>(run.address) % huge == 0);
+    munmap(run.address, run.bytes);
+  }
+}
+
+// What was put together of several mappings is kept again, whole.
+CASE(mappings_inside_a_range) {
+  if (!kernel_keeps()) {
+    return;
+  }
+  HostPages pages;
+  Range range(256 * kib);
+  range.fill(1);
+  CHECK_EQ(mprotect(range.get() + 64 * kib, 64 * kib, PROT_READ), 0);  // three
+  pages.note_mapping(range.get() + 64 * kib);
+  pages.note_mapping(range.get() + 128 * kib);
+  CHECK_EQ(madvise(range.get() + 64 * kib, 64 * kib, MADV_DONTFORK), 0);
+  CHECK(pages.keep(range.get(), 256 * kib));
+  CHECK_EQ(pages.bytes(), 256 * kib);
+  CHECK(pages.reserve(range.get(), 256 * kib));
+  std::size_t largest = 0;
+  for (const HostRun& run : pages.take(range.get())) {
+    largest = std::max(largest, run.bytes);
+    munmap(run.address, run.bytes);
+  }
+  CHECK_EQ(largest, 128 * kib);
+  // What is forgotten is one mapping again.
+  pages.forget_mappings(range.get(), range.get() + 256 * kib);
+  CHECK(mmap(range.get(), 256 * kib, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0) !=
+        MAP_FAILED);
+  CHECK(pages.keep(range.get(), 256 * kib));
+  CHECK(pages.reserve(range.get(), 256 * kib));
+  munmap(only(pages.take(range.get()), 256 * kib), 256 * kib);
 }
 
 CASE(those_kept_longest_go_first) {
@@ -127,9 +228,8 @@ CASE(those_kept_longest_go_first) {
   CHECK_EQ(pages.trim(1), huge);
   CHECK_EQ(pages.trim(2 * huge), 3 * huge);
   CHECK_EQ(pages.bytes(), huge);
-  CHECK(!pages.reserve(ranges[0]->get(), 2 * huge));
   CHECK(pages.reserve(ranges[0]->get(), huge));
-  char* newest = pages.take(ranges[0]->get());
+  char* newest = only(pages.take(ranges[0]->get()), huge);
   CHECK_EQ(mprotect(newest, huge, PROT_READ), 0);
   CHECK(holds(newest, huge, 3));
   munmap(newest, huge);
@@ -194,7 +294,7 @@ CASE(mappings_of_all_kinds) {
   CHECK_EQ(madvise(one.get(), huge, MADV_DONTFORK), 0);
   CHECK(pages.keep(one.get(), huge));
   CHECK(pages.reserve(one.get(), huge));
-  char* taken = pages.take(one.get());
+  char* taken = only(pages.take(one.get()), huge);
   CHECK_EQ(mprotect(taken, huge, PROT_READ | PROT_WRITE), 0);
   check::expect_success(check::process([&] { CHECK(holds(taken, huge, 2)); }));
   munmap(taken, huge);
@@ -214,7 +314,8 @@ CASE_WITHOUT_SANITIZER(nothing_is_kept_where_addresses_are_few) {
 // Of several sizes, allocated and freed, with forks in between.
 CASE(sizes_of_all_kinds) {
   constexpr std::uint64_t limit = 16 * mib;
-  const std::uint64_t sizes[] = {64 * kib, huge, huge + 4 * kib, 3 * mib, 2 * huge};
+  const std::uint64_t sizes[] = {64 * kib, 4 * kib,        196 * kib, mib,     huge - 4 * kib,
+                                 huge,     huge + 4 * kib, 3 * mib,   2 * huge};
   for (const char* policy : {"lru", "iteration"}) {
     lms_pager* pager = create(options(limit, policy));
     Random random(check::seed());
@@ -226,7 +327,7 @@ CASE(sizes_of_all_kinds) {
     std::vector<Item> items;
     const auto step = [&] {
       if (items.size() < 12 || random.chance(20)) {
-        const std::uint64_t bytes = sizes[random.below(5)];
+        const std::uint64_t bytes = sizes[random.below(sizeof sizes / sizeof *sizes)];
         const std::uint64_t seed = random.next();
         items.push_back(Item{filled(pager, bytes, seed), bytes, seed});
       }

@@ -235,7 +235,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach);
   Status reclaim_to_limit(Lock* lock);
   bool reclaim_after_refusal(Lock* lock);
-  bool trim_cache(std::uint64_t bytes);
+  bool trim_cache(std::uint64_t bytes, bool for_reuse);
   void trim_excess(std::uint64_t bytes);
   Block* next_victim(std::uint64_t bytes, Cause cause);
   Status page_out(Lock* lock, Block* block, bool even_protected);
@@ -247,6 +247,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void page_out_some(Lock* lock);
   void count_device(const Block& block);
   void trim_kept();
+  std::uint64_t most_cached() const;
   bool unmap_left(const Block& block);
   std::uint64_t kept_bytes() { return asynchronous_ ? 0 : backend_->kept_bytes(); }
   bool allocate_slots(const Batch& blocks);

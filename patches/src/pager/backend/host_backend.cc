@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <vector>
 
 #include "../arena.h"
 #include "host_pages.h"
@@ -39,8 +40,10 @@ std::size_t host_length(std::size_t bytes) { return host_is_large(bytes) ? bytes
 // away, needs one of its own. Past the limit hardly any call works, so nine tenths of it is the end. Thread-safe.
 class HostMappings {
  public:
-  // What has_room() has last said.
-  bool had_room() const { return has_room_.load(std::memory_order_relaxed); }
+  // So many were made beside those that a call of has_room() stands for.
+  void note(std::size_t count) {
+    calls_until_count_.fetch_sub(static_cast<std::int64_t>(count), std::memory_order_relaxed);
+  }
 
   // True while there is room for more. Counts what there is only when enough ranges have come back to use the room up.
   bool has_room() {
@@ -134,17 +137,16 @@ class HostBackend final : public Backend {
 
   std::uint64_t trim(std::uint64_t bytes) override { return pages_.trim(bytes); }
   std::uint64_t kept_bytes() override { return pages_.bytes(); }
-  bool set_aside(const char* address, std::size_t bytes) override { return pages_.reserve(address, bytes); }
+  bool set_aside(const char* address, std::size_t bytes) override {
+    return !crowded() && pages_.reserve(address, host_length(bytes));
+  }
   // The parent has use for them, and to write to pages that both have costs a copy.
   void after_fork_in_child() override { pages_.trim(UINT64_MAX); }
 
   bool map(char* address, std::size_t bytes, StreamId /*user*/) override {
-    if (char* kept = pages_.take(address)) {
-      if (mprotect(kept, bytes, PROT_READ | PROT_WRITE) == 0 &&
-          mremap(kept, bytes, bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address) != MAP_FAILED) {
-        return true;
-      }
-      return give_up(kept, bytes, nullptr);
+    const std::vector<HostRun> kept = pages_.take(address);
+    if (!kept.empty()) {
+      return map_kept(kept, address, host_length(bytes));
     }
     if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
       return false;
@@ -160,7 +162,7 @@ class HostBackend final : public Backend {
   }
 
   bool unmap_for_reuse(char* address, std::size_t bytes, const Uses& uses) override {
-    const bool kept = host_is_large(bytes) && mappings_.had_room() && pages_.keep(address, bytes);
+    const bool kept = mappings_.has_room() && pages_.keep(address, host_length(bytes));
     return unmap(address, bytes, uses) || kept;  // without pages its mapping is only one more than need be
   }
 
@@ -188,10 +190,11 @@ class HostBackend final : public Backend {
                bool* refused) override {
     // Filled aside and moved into place, so that another thread which reaches the block through a raw pointer either
     // faults or finds all of it.
-    char* aside = pages_.take(address);
-    if (aside == nullptr) {
-      aside = place_aside(bytes);
+    const std::vector<HostRun> kept = pages_.take(address);
+    if (!kept.empty()) {
+      return copy_in_kept(kept, address, bytes, slot, access, refused);
     }
+    char* aside = place_aside(bytes);
     if (aside == nullptr || (host_is_large(bytes) && mprotect(aside, bytes, PROT_READ | PROT_WRITE) != 0)) {
       return give_up(aside, bytes, refused);
     }
@@ -202,10 +205,129 @@ class HostBackend final : public Backend {
         mremap(aside, bytes, host_length(bytes), MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
       return give_up(aside, bytes, refused);
     }
+    note_mappings({}, address, host_length(bytes));
     return true;
   }
 
  private:
+  // As map, with pages that were kept.
+  bool map_kept(const std::vector<HostRun>& kept, char* address, std::size_t length) {
+    if (!make_accessible(address, length)) {
+      return release(kept, 0);
+    }
+    for (std::size_t index = 0; index < kept.size(); ++index) {
+      if (!move_run(kept[index], address)) {
+        release(kept, index);
+        return discard(address, length);
+      }
+    }
+    note_mappings(kept, address, length);
+    return true;
+  }
+
+  // As copy_in, into pages that were kept.
+  bool copy_in_kept(const std::vector<HostRun>& kept, char* address, std::size_t bytes, const Slot& slot, Access access,
+                    bool* refused) {
+    const std::size_t length = host_length(bytes);
+    char* aside = put_together(kept, length);
+    if (aside == nullptr) {
+      *refused = true;
+      return false;
+    }
+    if (!slot.segment->read(slot.offset, aside, bytes)) {
+      return give_up(aside, length, nullptr);
+    }
+    if (access == Access::read_only && mprotect(aside, length, PROT_READ) != 0) {
+      return give_up(aside, length, refused);
+    }
+    // All of it is there, so whoever reaches a part that is in its place already finds what it should.
+    std::size_t done = 0;
+    const auto move = [&](std::size_t end) {
+      if (done < end &&
+          mremap(aside + done, end - done, end - done, MREMAP_MAYMOVE | MREMAP_FIXED, address + done) == MAP_FAILED) {
+        return false;
+      }
+      done = std::max(done, end);
+      return true;
+    };
+    bool moved = true;
+    for (std::size_t index = 0; moved && index < kept.size(); ++index) {
+      moved = move(kept[index].offset) && move(kept[index].offset + kept[index].bytes);
+    }
+    if (!moved || !move(length)) {
+      give_up(aside + done, length - done, refused);  // others may have got the addresses before that
+      return discard(address, length);
+    }
+    note_mappings(kept, address, length);
+    return true;
+  }
+
+  // The runs at their offsets, aside, with fresh pages between them; all of it can be accessed. Null when the system
+  // refuses; the runs are gone then.
+  static char* put_together(const std::vector<HostRun>& kept, std::size_t length) {
+    if (kept.front().bytes == length) {
+      char* aside = kept.front().address;
+      return mprotect(aside, length, PROT_READ | PROT_WRITE) == 0 || release(kept, 0) ? aside : nullptr;
+    }
+    char* aside = host_place(length);
+    if (aside == nullptr || !make_accessible(aside, length)) {
+      give_up(aside, length, nullptr);
+      release(kept, 0);
+      return nullptr;
+    }
+    for (std::size_t index = 0; index < kept.size(); ++index) {
+      if (!move_run(kept[index], aside)) {
+        release(kept, index);
+        give_up(aside, length, nullptr);
+        return nullptr;
+      }
+    }
+    return aside;
+  }
+
+  static bool make_accessible(char* address, std::size_t length) {
+    if (mprotect(address, length, PROT_READ | PROT_WRITE) != 0) {
+      return false;
+    }
+    if (host_is_large(length)) {
+      madvise(address, length, MADV_HUGEPAGE);
+    }
+    return true;
+  }
+
+  static bool move_run(const HostRun& run, char* base) {
+    return mprotect(run.address, run.bytes, PROT_READ | PROT_WRITE) == 0 &&
+           mremap(run.address, run.bytes, run.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base + run.offset) != MAP_FAILED;
+  }
+
+  // False, with errno as it was, as the next one.
+  static bool release(const std::vector<HostRun>& kept, std::size_t first) {
+    const int error_number = errno;
+    for (std::size_t index = first; index < kept.size(); ++index) {
+      munmap(kept[index].address, kept[index].bytes);
+    }
+    errno = error_number;
+    return false;
+  }
+
+  bool discard(char* address, std::size_t length) {
+    const int error_number = errno;
+    unmap_pages(address, length);
+    errno = error_number;
+    return false;
+  }
+
+  // The range is one mapping, or the runs and what is between them are. The kernel joins none of them to another.
+  void note_mappings(const std::vector<HostRun>& kept, char* address, std::size_t length) {
+    mappings_.note(2 * kept.size());  // each run, and what is between it and the next
+    pages_.note_mapping(address);
+    pages_.note_mapping(address + length);
+    for (const HostRun& run : kept) {
+      pages_.note_mapping(address + run.offset);
+      pages_.note_mapping(address + run.offset + run.bytes);
+    }
+  }
+
   // Where a block's contents can be filled in; null when the system refuses.
   static char* place_aside(std::size_t bytes) {
     if (host_is_large(bytes)) {
@@ -234,7 +356,8 @@ class HostBackend final : public Backend {
   }
 
   // A fresh mapping rather than mprotect + madvise: one call, and the kernel joins it with its neighbours.
-  static bool unmap_pages(char* address, std::size_t bytes) {
+  bool unmap_pages(char* address, std::size_t bytes) {
+    pages_.forget_mappings(address, address + bytes);
     return mmap(address, bytes, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_FIXED, -1, 0) !=
            MAP_FAILED;
   }
