@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import signal
 import subprocess
 import sys
 import venv
@@ -46,7 +47,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Halves:
 
 
 def pytest_configure() -> None:
-    """Every pip that the tests start waits out a hiccup of the network."""
+    """Every pip that the tests start waits out a hiccup of the network, and every program can be interrupted."""
+    # A shell ignores SIGINT in what it starts in the background, and each program inherits that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     for name, value in pip_command.PATIENCE.items():
         os.environ.setdefault(name, value)
 
