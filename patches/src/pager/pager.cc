@@ -255,7 +255,7 @@ void Pager::shutdown() {
   out_worker_.work.notify_all();
   moved_.wait(&lock, [this] { return (in_worker_.threads + out_worker_.threads == 0) || !stopping_; });
   caching_.store(false, std::memory_order_relaxed);
-  while (trim_cache(UINT64_MAX, false)) {
+  while (trim_cache(UINT64_MAX, Pages::to_system)) {
   }
   backend_->trim(UINT64_MAX);
   if (device_bytes_ == 0) {
@@ -434,7 +434,7 @@ Status Pager::allocate_slow(std::uint64_t bytes, StreamId user, Block** out) {
   Block* block = blocks_.take();
   block->bytes = bytes;
   // Cached blocks hold address space and mappings as well as memory.
-  if (!arena_->place(block) && !(trim_cache(UINT64_MAX, false) && arena_->place(block))) {
+  if (!arena_->place(block) && !(trim_cache(UINT64_MAX, Pages::to_system) && arena_->place(block))) {
     blocks_.put_back(block);
     return Status(LMS_OUT_OF_MEMORY, "the pager's address space is used up: no free range of " + std::to_string(bytes) +
                                          " bytes; enable it with more address space");
@@ -728,14 +728,15 @@ void Pager::reclaim_to_limit_slow() {
 
 // ------------------------------------------------------------------------------------------------ moving pages
 
-bool Pager::trim_cache(std::uint64_t bytes, bool for_reuse) {
+bool Pager::trim_cache(std::uint64_t bytes, Pages pages) {
   std::uint64_t freed = 0;
   while (freed < bytes) {
     Block* block = cache_.take_oldest();
     if (block == nullptr) {
       break;
     }
-    if (!(for_reuse ? unmap_left(*block) : backend_->unmap(block->address, block->bytes, block->uses()))) {
+    if (!(pages == Pages::for_reuse ? unmap_left(*block)
+                                    : backend_->unmap(block->address, block->bytes, block->uses()))) {
       cache_.put_back(block);
       break;
     }
@@ -757,7 +758,7 @@ void Pager::trim_excess(std::uint64_t bytes) {
   most_used_ = std::max(most_used_, allocated_bytes_peak_.load(std::memory_order_relaxed));
   const std::uint64_t kept = kept_bytes();
   if (device_bytes_ + kept + bytes > most_cached()) {
-    trim_cache(bytes - std::min(bytes, kept), true);  // what is kept serves it
+    trim_cache(bytes - std::min(bytes, kept), Pages::for_reuse);  // what is kept serves it
   }
 }
 
@@ -768,7 +769,7 @@ std::uint64_t Pager::most_cached() const {
 // The device, or the system, refuses memory that the limit allows: others have it. Gives some back; false when nothing
 // can be.
 bool Pager::reclaim_after_refusal(Lock* lock) {
-  if (trim_cache(UINT64_MAX, false)) {
+  if (trim_cache(UINT64_MAX, Pages::to_system)) {
     return true;
   }
   if (!asynchronous_) {
@@ -815,7 +816,7 @@ Status Pager::reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach) {
       continue;  // the lock was let go
     }
     const std::uint64_t missing = device_bytes_ + bytes - limit();
-    if (trim_cache(missing, !asynchronous_)) {
+    if (trim_cache(missing, asynchronous_ ? Pages::to_system : Pages::for_reuse)) {
       continue;
     }
     if (reach == Reach::cached) {
@@ -884,7 +885,7 @@ Status Pager::reclaim_to_limit(Lock* lock) {
   }
   trim_kept();
   while (status.ok() && !unlimited_ && device_bytes_ > limit()) {
-    if (trim_cache(device_bytes_ - limit(), false)) {
+    if (trim_cache(device_bytes_ - limit(), Pages::to_system)) {
       continue;
     }
     if (Block* victim = next_victim(device_bytes_ - limit(), Cause::shortage)) {
@@ -1248,7 +1249,7 @@ Status Pager::make_writable(Block* block) {
 Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
   Lock lock(lock_);
   *reclaimed = 0;
-  while (trim_cache(UINT64_MAX, false)) {
+  while (trim_cache(UINT64_MAX, Pages::to_system)) {
   }
   release_faulted();
   Status status;
@@ -1271,7 +1272,7 @@ Status Pager::reclaim(std::uint64_t bytes, std::uint64_t* reclaimed) {
 
 Status Pager::reclaim_for_others(std::uint64_t bytes) {
   Lock lock(lock_);
-  while (trim_cache(UINT64_MAX, false)) {
+  while (trim_cache(UINT64_MAX, Pages::to_system)) {
   }
   std::uint64_t reclaimed = backend_->trim(UINT64_MAX);
   Status status;

@@ -173,6 +173,10 @@ class LMS_API Pager final : private BlockSource, private Registered {
     demand      // the same, but an error where blocks cannot leave because the store fails: for new memory
   };
 
+  // Where a cached block's pages go: back to the system, or, if they are not in anybody's way, to what the backend
+  // keeps.
+  enum class Pages : std::uint8_t { to_system, for_reuse };
+
   // Why a block is to leave. Logging uses costs every pin a little, so it begins with the first shortage.
   enum class Cause : std::uint8_t {
     shortage,  // of memory: from now on the policy hears of every use, so that it can plan
@@ -235,7 +239,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   Status reclaim_for(Lock* lock, std::uint64_t bytes, Reach reach);
   Status reclaim_to_limit(Lock* lock);
   bool reclaim_after_refusal(Lock* lock);
-  bool trim_cache(std::uint64_t bytes, bool for_reuse);
+  bool trim_cache(std::uint64_t bytes, Pages pages);
   void trim_excess(std::uint64_t bytes);
   Block* next_victim(std::uint64_t bytes, Cause cause);
   Status page_out(Lock* lock, Block* block, bool even_protected);

@@ -145,15 +145,19 @@ class HostBackend final : public Backend {
 
   bool map(char* address, std::size_t bytes, StreamId /*user*/) override {
     const std::vector<HostRun> kept = pages_.take(address);
-    if (!kept.empty()) {
-      return map_kept(kept, address, host_length(bytes));
+    if (!make_accessible(address, bytes)) {
+      return release(kept, 0);
     }
-    if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
-      return false;
+    if (kept.empty()) {
+      return true;  // the kernel may join its mapping to its neighbours'
     }
-    if (host_is_large(bytes)) {
-      madvise(address, bytes, MADV_HUGEPAGE);  // advice: many times cheaper to fill and to give back
+    for (std::size_t index = 0; index < kept.size(); ++index) {
+      if (!move_run(kept[index], address)) {
+        release(kept, index);
+        return discard(address, host_length(bytes));
+      }
     }
+    note_mappings(kept, address, host_length(bytes));
     return true;
   }
 
@@ -191,60 +195,25 @@ class HostBackend final : public Backend {
     // Filled aside and moved into place, so that another thread which reaches the block through a raw pointer either
     // faults or finds all of it.
     const std::vector<HostRun> kept = pages_.take(address);
-    if (!kept.empty()) {
-      return copy_in_kept(kept, address, bytes, slot, access, refused);
-    }
-    char* aside = place_aside(bytes);
-    if (aside == nullptr || (host_is_large(bytes) && mprotect(aside, bytes, PROT_READ | PROT_WRITE) != 0)) {
-      return give_up(aside, bytes, refused);
-    }
-    if (!slot.segment->read(slot.offset, aside, bytes)) {
-      return give_up(aside, bytes, nullptr);
-    }
-    if ((access == Access::read_only && mprotect(aside, bytes, PROT_READ) != 0) ||
-        mremap(aside, bytes, host_length(bytes), MREMAP_MAYMOVE | MREMAP_FIXED, address) == MAP_FAILED) {
-      return give_up(aside, bytes, refused);
-    }
-    note_mappings({}, address, host_length(bytes));
-    return true;
-  }
-
- private:
-  // As map, with pages that were kept.
-  bool map_kept(const std::vector<HostRun>& kept, char* address, std::size_t length) {
-    if (!make_accessible(address, length)) {
-      return release(kept, 0);
-    }
-    for (std::size_t index = 0; index < kept.size(); ++index) {
-      if (!move_run(kept[index], address)) {
-        release(kept, index);
-        return discard(address, length);
-      }
-    }
-    note_mappings(kept, address, length);
-    return true;
-  }
-
-  // As copy_in, into pages that were kept.
-  bool copy_in_kept(const std::vector<HostRun>& kept, char* address, std::size_t bytes, const Slot& slot, Access access,
-                    bool* refused) {
     const std::size_t length = host_length(bytes);
-    char* aside = put_together(kept, length);
+    const bool populated = kept.empty() && !host_is_large(bytes);
+    const std::size_t filled = populated ? bytes : length;
+    char* aside = populated ? populate(bytes) : put_together(kept, bytes);
     if (aside == nullptr) {
       *refused = true;
       return false;
     }
     if (!slot.segment->read(slot.offset, aside, bytes)) {
-      return give_up(aside, length, nullptr);
+      return give_up(aside, filled, nullptr);
     }
-    if (access == Access::read_only && mprotect(aside, length, PROT_READ) != 0) {
-      return give_up(aside, length, refused);
+    if (access == Access::read_only && mprotect(aside, filled, PROT_READ) != 0) {
+      return give_up(aside, filled, refused);
     }
     // All of it is there, so whoever reaches a part that is in its place already finds what it should.
     std::size_t done = 0;
     const auto move = [&](std::size_t end) {
-      if (done < end &&
-          mremap(aside + done, end - done, end - done, MREMAP_MAYMOVE | MREMAP_FIXED, address + done) == MAP_FAILED) {
+      if (done < end && mremap(aside + done, std::min(end, filled) - done, end - done, MREMAP_MAYMOVE | MREMAP_FIXED,
+                               address + done) == MAP_FAILED) {
         return false;
       }
       done = std::max(done, end);
@@ -255,22 +224,24 @@ class HostBackend final : public Backend {
       moved = move(kept[index].offset) && move(kept[index].offset + kept[index].bytes);
     }
     if (!moved || !move(length)) {
-      give_up(aside + done, length - done, refused);  // others may have got the addresses before that
+      give_up(aside + done, filled - done, refused);  // others may have got the addresses before that
       return discard(address, length);
     }
     note_mappings(kept, address, length);
     return true;
   }
 
-  // The runs at their offsets, aside, with fresh pages between them; all of it can be accessed. Null when the system
-  // refuses; the runs are gone then.
-  static char* put_together(const std::vector<HostRun>& kept, std::size_t length) {
-    if (kept.front().bytes == length) {
+ private:
+  // Where a block's contents can be filled in: the runs at their offsets, with fresh pages between them. Null, with
+  // errno as it was, when the system refuses; the runs are gone then.
+  static char* put_together(const std::vector<HostRun>& kept, std::size_t bytes) {
+    const std::size_t length = host_length(bytes);
+    if (!kept.empty() && kept.front().bytes == length) {
       char* aside = kept.front().address;
       return mprotect(aside, length, PROT_READ | PROT_WRITE) == 0 || release(kept, 0) ? aside : nullptr;
     }
     char* aside = host_place(length);
-    if (aside == nullptr || !make_accessible(aside, length)) {
+    if (aside == nullptr || !make_accessible(aside, bytes)) {
       give_up(aside, length, nullptr);
       release(kept, 0);
       return nullptr;
@@ -285,12 +256,20 @@ class HostBackend final : public Backend {
     return aside;
   }
 
-  static bool make_accessible(char* address, std::size_t length) {
-    if (mprotect(address, length, PROT_READ | PROT_WRITE) != 0) {
+  // The same for a small block without runs: its pages come at once, rather than with a fault each.
+  static char* populate(std::size_t bytes) {
+    void* place =
+        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_POPULATE, -1, 0);
+    return place == MAP_FAILED ? nullptr : static_cast<char*>(place);
+  }
+
+  // For a block of that size.
+  static bool make_accessible(char* address, std::size_t bytes) {
+    if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
       return false;
     }
-    if (host_is_large(length)) {
-      madvise(address, length, MADV_HUGEPAGE);
+    if (host_is_large(bytes)) {
+      madvise(address, bytes, MADV_HUGEPAGE);  // advice: many times cheaper to fill and to give back
     }
     return true;
   }
@@ -326,20 +305,6 @@ class HostBackend final : public Backend {
       pages_.note_mapping(address + run.offset);
       pages_.note_mapping(address + run.offset + run.bytes);
     }
-  }
-
-  // Where a block's contents can be filled in; null when the system refuses.
-  static char* place_aside(std::size_t bytes) {
-    if (host_is_large(bytes)) {
-      char* place = host_place(bytes);
-      if (place != nullptr) {
-        madvise(place, bytes, MADV_HUGEPAGE);
-      }
-      return place;
-    }
-    void* place =
-        mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE | MAP_POPULATE, -1, 0);
-    return place == MAP_FAILED ? nullptr : static_cast<char*>(place);
   }
 
   // False, with errno as it was. `refused` is set if there is one.
