@@ -36,10 +36,14 @@ NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with t
 
 
 class Halves(LoadScopeScheduling):  # type: ignore[misc]
-    """With `-n 2`: tests of the device in one process, all others in another. What a session makes is made once in each."""
+    """With `-n 2`: tests of the device and of the pager in one process, all others in another, which take as long.
+
+    What a session makes, such as a wheel, is made once in each.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "device" if nodeid.startswith(("tests/cuda/", "tests/upstream/")) else "others"
+        first = nodeid.startswith(("tests/cuda/", "tests/pager/", "tests/replay/", "tests/upstream/"))
+        return "first" if first else "others"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Halves:
