@@ -138,26 +138,19 @@ class HostBackend final : public Backend {
   std::uint64_t trim(std::uint64_t bytes) override { return pages_.trim(bytes); }
   std::uint64_t kept_bytes() override { return pages_.bytes(); }
   bool set_aside(const char* address, std::size_t bytes) override {
-    return !crowded() && pages_.reserve(address, host_length(bytes));
+    return !crowded() && pages_.reserve(address, bytes);
   }
   // The parent has use for them, and to write to pages that both have costs a copy.
   void after_fork_in_child() override { pages_.trim(UINT64_MAX); }
 
   bool map(char* address, std::size_t bytes, StreamId /*user*/) override {
     const std::vector<HostRun> kept = pages_.take(address);
-    if (!make_accessible(address, bytes)) {
-      return release(kept, 0);
+    if (!fill(kept, address, bytes)) {
+      return discard(address, host_length(bytes));
     }
-    if (kept.empty()) {
-      return true;  // the kernel may join its mapping to its neighbours'
+    if (!kept.empty()) {  // else the kernel may join its mapping to its neighbours'
+      note_mappings(kept, address, host_length(bytes));
     }
-    for (std::size_t index = 0; index < kept.size(); ++index) {
-      if (!move_run(kept[index], address)) {
-        release(kept, index);
-        return discard(address, host_length(bytes));
-      }
-    }
-    note_mappings(kept, address, host_length(bytes));
     return true;
   }
 
@@ -166,7 +159,7 @@ class HostBackend final : public Backend {
   }
 
   bool unmap_for_reuse(char* address, std::size_t bytes, const Uses& uses) override {
-    const bool kept = mappings_.has_room() && pages_.keep(address, host_length(bytes));
+    const bool kept = mappings_.has_room() && pages_.keep(address, bytes);
     return unmap(address, bytes, uses) || kept;  // without pages its mapping is only one more than need be
   }
 
@@ -196,9 +189,10 @@ class HostBackend final : public Backend {
     // faults or finds all of it.
     const std::vector<HostRun> kept = pages_.take(address);
     const std::size_t length = host_length(bytes);
+    const bool one_run = kept.size() == 1 && kept.front().bytes == bytes;
     const bool populated = kept.empty() && !host_is_large(bytes);
-    const std::size_t filled = populated ? bytes : length;
-    char* aside = populated ? populate(bytes) : put_together(kept, bytes);
+    const std::size_t filled = one_run || populated ? bytes : length;  // the rest of the mapping comes when it moves
+    char* aside = one_run ? open_run(kept) : populated ? populate(bytes) : put_together(kept, bytes);
     if (aside == nullptr) {
       *refused = true;
       return false;
@@ -220,7 +214,7 @@ class HostBackend final : public Backend {
       return true;
     };
     bool moved = true;
-    for (std::size_t index = 0; moved && index < kept.size(); ++index) {
+    for (std::size_t index = 0; !one_run && moved && index < kept.size(); ++index) {
       moved = move(kept[index].offset) && move(kept[index].offset + kept[index].bytes);
     }
     if (!moved || !move(length)) {
@@ -235,25 +229,20 @@ class HostBackend final : public Backend {
   // Where a block's contents can be filled in: the runs at their offsets, with fresh pages between them. Null, with
   // errno as it was, when the system refuses; the runs are gone then.
   static char* put_together(const std::vector<HostRun>& kept, std::size_t bytes) {
-    const std::size_t length = host_length(bytes);
-    if (!kept.empty() && kept.front().bytes == length) {
-      char* aside = kept.front().address;
-      return mprotect(aside, length, PROT_READ | PROT_WRITE) == 0 || release(kept, 0) ? aside : nullptr;
-    }
-    char* aside = host_place(length);
-    if (aside == nullptr || !make_accessible(aside, bytes)) {
-      give_up(aside, length, nullptr);
+    char* aside = host_place(host_length(bytes));
+    if (aside == nullptr) {
       release(kept, 0);
-      return nullptr;
-    }
-    for (std::size_t index = 0; index < kept.size(); ++index) {
-      if (!move_run(kept[index], aside)) {
-        release(kept, index);
-        give_up(aside, length, nullptr);
-        return nullptr;
-      }
+    } else if (!fill(kept, aside, bytes)) {
+      give_up(aside, host_length(bytes), nullptr);
+      aside = nullptr;
     }
     return aside;
+  }
+
+  // The same for one run that is as large.
+  static char* open_run(const std::vector<HostRun>& kept) {
+    const HostRun& run = kept.front();
+    return mprotect(run.address, run.bytes, PROT_READ | PROT_WRITE) == 0 || release(kept, 0) ? run.address : nullptr;
   }
 
   // The same for a small block without runs: its pages come at once, rather than with a fault each.
@@ -263,20 +252,20 @@ class HostBackend final : public Backend {
     return place == MAP_FAILED ? nullptr : static_cast<char*>(place);
   }
 
-  // For a block of that size.
-  static bool make_accessible(char* address, std::size_t bytes) {
-    if (mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) != 0) {
-      return false;
-    }
+  // Moves the runs to their offsets from an address without pages, and makes the mapping of a block of that size there
+  // accessible. False, with errno as it was, when the system refuses; the runs that have not been moved are gone then.
+  static bool fill(const std::vector<HostRun>& kept, char* address, std::size_t bytes) {
     if (host_is_large(bytes)) {
       madvise(address, bytes, MADV_HUGEPAGE);  // advice: many times cheaper to fill and to give back
     }
-    return true;
-  }
-
-  static bool move_run(const HostRun& run, char* base) {
-    return mprotect(run.address, run.bytes, PROT_READ | PROT_WRITE) == 0 &&
-           mremap(run.address, run.bytes, run.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, base + run.offset) != MAP_FAILED;
+    for (std::size_t index = 0; index < kept.size(); ++index) {
+      const HostRun& run = kept[index];
+      if (mremap(run.address, run.bytes, run.bytes, MREMAP_MAYMOVE | MREMAP_FIXED, address + run.offset) ==
+          MAP_FAILED) {
+        return release(kept, index);
+      }
+    }
+    return mprotect(address, host_length(bytes), PROT_READ | PROT_WRITE) == 0;
   }
 
   // False, with errno as it was, as the next one.

@@ -100,9 +100,6 @@ bool HostPages::move_aside(char* address, std::size_t bytes) {
   if (moved == MAP_FAILED) {
     return false;
   }
-  // What the program has asked for is not for other blocks' pages: a child would miss them, or find zeroes.
-  madvise(moved, bytes, MADV_DOFORK);
-  madvise(moved, bytes, host_pages_keep_on_fork);
   const HostRun run = {static_cast<char*>(moved), bytes, 0};
   const std::lock_guard<std::mutex> guard(lock_);
   if (huge && !is_huge(run)) {
@@ -123,6 +120,9 @@ bool HostPages::keep(char* address, std::size_t bytes) {
   if (mprotect(address, bytes, PROT_NONE) != 0) {
     return false;
   }
+  // What the program has asked for is not for other blocks' pages: a child would miss them, or find zeroes.
+  madvise(address, bytes, MADV_DOFORK);
+  madvise(address, bytes, host_pages_keep_on_fork);
   bool some = false;
   for (char *end, *begin = address; begin < address + bytes; begin = end) {
     {
@@ -142,7 +142,7 @@ bool HostPages::reserve(const char* address, std::size_t bytes) {
   const std::lock_guard<std::mutex> guard(lock_);
   try {
     std::vector<HostRun> runs;
-    runs.reserve(bytes / Arena::footprint(1) + 1);
+    runs.reserve(bytes / Arena::granule + 1);
     std::vector<HostRun>& reserved = reserved_[address];
     BySize& huge = by_size_[1];
     const auto same = huge.lower_bound({bytes, 0});
@@ -157,9 +157,15 @@ bool HostPages::reserve(const char* address, std::size_t bytes) {
       runs.back().offset = done;
       done += runs.back().bytes;
     }
-    // The head's huge pages cost one fault each.
+    // The head's huge pages cost one fault each. A run of fewer bytes than a granule saves less than it costs, unless
+    // it is all that is missing.
     for (done = head; done < bytes && !by_age_.empty(); done += runs.back().bytes) {
-      runs.push_back(take_at_most(by_size_[0].empty() ? &huge : &by_size_[0], bytes - done, 1));
+      BySize& sizes = by_size_[0].empty() ? huge : by_size_[0];
+      const std::size_t largest = sizes.rbegin()->first;
+      if (largest < Arena::granule && largest < bytes - done) {
+        break;
+      }
+      runs.push_back(take_at_most(&sizes, bytes - done, 1));
       runs.back().offset = done;
     }
     reserved = std::move(runs);
