@@ -156,6 +156,31 @@ CASE(small_ranges_are_put_together) {
   CHECK_EQ(pages.bytes(), 0);
 }
 
+// A run of less than 64 KiB is taken where it completes a range, and not otherwise.
+CASE(short_runs_complete_a_range) {
+  if (!kernel_keeps()) {
+    return;
+  }
+  HostPages pages;
+  Range small(8 * kib);
+  Range larger(124 * kib);
+  Range wanted(mib);
+  small.fill(1);
+  larger.fill(2);
+  CHECK(pages.keep(small.get(), 8 * kib));
+  CHECK(!pages.reserve(wanted.get(), 128 * kib));
+  CHECK_EQ(pages.bytes(), 8 * kib);
+  CHECK(pages.keep(larger.get(), 124 * kib));
+  CHECK(pages.reserve(wanted.get(), 132 * kib));
+  const std::vector<HostRun> runs = pages.take(wanted.get());
+  CHECK_EQ(runs.size(), 2);
+  CHECK(runs[0].bytes == 124 * kib && runs[1].bytes == 8 * kib && runs[1].offset == 124 * kib);
+  for (const HostRun& run : runs) {
+    munmap(run.address, run.bytes);
+  }
+  CHECK_EQ(pages.bytes(), 0);
+}
+
 // Large ones get huge pages, and what is smaller behind them.
 CASE(large_ranges_are_put_together) {
   if (!kernel_keeps()) {
