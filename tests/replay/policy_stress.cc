@@ -1,5 +1,6 @@
 // Drives a policy with a random program and checks what must hold whatever the program does: a victim can leave, a
-// prefetched block is away, and the least-recently-used policy names the block that a plain search over all finds.
+// prefetched block is away, what left again before it was used is not prefetched for ever, and the least-recently-used
+// policy names the block that a plain search over all finds.
 //
 //   policy_stress POLICY SEED EVENTS PERIOD
 //
@@ -26,6 +27,7 @@ struct Block {
   lms::BlockState state{};
   bool alive = false;
   unsigned pins = 0;
+  unsigned prefetches = 0;  // since it was used
 };
 
 class Program : public lms::BlockSource {
@@ -208,9 +210,30 @@ class Program : public lms::BlockSource {
     occupied_ += block.state.bytes;
   }
 
+  // There is less room than the policy knows: what it brings in, something has to leave for.
+  void squeeze() {
+    for (unsigned i = 0; i < 100; ++i) {
+      const BlockId wanted = policy_->prefetch(*this);
+      if (wanted == no_block) {
+        return;
+      }
+      page_in(wanted);
+      if (++blocks_[wanted].prefetches > 32) {
+        fail("a block that was prefetched again and again");
+      }
+      const BlockId unwanted = policy_->victim(*this, blocks_[wanted].state.bytes);
+      if (unwanted != no_block) {
+        page_out(unwanted);
+      }
+    }
+  }
+
   void look_ahead() {
     if (!told_) {
       return;
+    }
+    if (random_() % 200 == 0) {
+      squeeze();
     }
     for (unsigned i = 0; i < 4; ++i) {
       const BlockId wanted = policy_->prefetch(*this);
@@ -275,6 +298,7 @@ class Program : public lms::BlockSource {
       blocks_[id].state.clean = false;
     }
     blocks_[id].state.last_use = clock_;
+    blocks_[id].prefetches = 0;
     used_.push_back(id);
     tell(id, write ? lms::Use::write : lms::Use::read);
   }

@@ -13,12 +13,12 @@ from lmsreplay.trace import ALLOCATE, BEGIN, END, FREE, PAGE, READ, WRITE, Trace
 class Program:
     """Writes events as the pager would record them."""
 
-    def __init__(self, source: random.Random, layers: int = 32) -> None:
-        """`source` draws the sizes."""
+    def __init__(self, source: random.Random, layers: int = 32, weight_pages: int | None = None) -> None:
+        """`source` draws the sizes, but those of the weights where they are given."""
         self.events: list[tuple[int, int, int]] = []
         self.starts: list[int] = []
         self.size: dict[int, int] = {}
-        sizes = [source.randint(8, 24) for _ in range(layers)]
+        sizes = [weight_pages or source.randint(8, 24) for _ in range(layers)]
         self.activation_sizes = [source.randint(16, 48) for _ in range(layers + 1)]
         self.weights = [self.allocate(size) for size in sizes]
         self.momenta = [self.allocate(size) for size in sizes]
@@ -73,6 +73,41 @@ class Program:
             self.operation([gradient], [momentum], [])
             self.operation([momentum], [weight], [])
 
+    def train_recurrent(self, time_steps: int, updates: list[int]) -> None:
+        """One iteration of a network whose layers are applied once a time step, and whose weights are updated in that
+        order: no update needs another's result, so a framework may run them as it likes.
+        """
+        self.starts.append(len(self.events))
+        pages = self.activation_sizes[0]
+        states = self.operation([], [], [pages] * len(self.weights))
+        saved = []
+        for _ in range(time_steps):
+            saved.append(states)
+            states = [self.operation([state, w], [], [pages])[0] for state, w in zip(states, self.weights, strict=True)]
+        (upstream,) = self.operation([states[-1]], [], [pages])
+        for block in states:
+            self.free(block)
+        gradients = self.operation([], [], [self.size[weight] // PAGE for weight in self.weights])
+        for blocks in reversed(saved):
+            for block, weight, gradient in zip(blocks, self.weights, gradients, strict=True):
+                (downstream,) = self.operation([block, weight, upstream], [gradient], [pages])
+                self.free(upstream)
+                upstream = downstream
+            for block in blocks:
+                self.free(block)
+        self.free(upstream)
+        for index in updates:
+            weight, momentum, gradient = self.weights[index], self.momenta[index], gradients[index]
+            temporaries = []
+            for _ in range(3):
+                temporaries += self.operation([gradient, momentum], [], [self.size[weight] // PAGE])
+            self.operation(temporaries, [momentum], [])
+            self.operation([momentum], [weight], [])
+            for block in temporaries:
+                self.free(block)
+        for gradient in gradients:
+            self.free(gradient)
+
     def evaluate(self) -> None:
         """A forward pass that keeps no activations."""
         self.starts.append(len(self.events))
@@ -112,4 +147,13 @@ def train(
         if between is not None:
             between(program, iteration)
         program.train()
+    return program.trace()
+
+
+def train_recurrent(seed: int, iterations: int, layers: int = 8, time_steps: int = 30) -> Trace:
+    """A trace of so many iterations, of which each updates the weights, all of one size, in an order of its own."""
+    source = random.Random(seed)
+    program = Program(source, layers, weight_pages=30)
+    for _ in range(iterations):
+        program.train_recurrent(time_steps, source.sample(range(layers), layers))
     return program.trace()

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from lmsreplay import bound, gaps, offline, report, simulator, stall
 from lmsreplay.__main__ import main
-from lmsreplay.trace import ALLOCATE, MARKER_BYTES, Trace, TraceError, read
+from lmsreplay.trace import ALLOCATE, FREE, MARKER_BYTES, READ, WRITE, Trace, TraceError, read
 
 SEEDS = (1, 2, 3)
 FRACTIONS = (0.5, 1 / 3)
@@ -124,6 +124,18 @@ def test_a_program_that_changes_for_good_is_learned_again() -> None:
     best = sum(at.cost(offline.best_schedule(at, limit)))
     moved = _moved(simulator.replay(trace, "iteration", limit))
     assert (moved[6:-1] <= 1.05 * best).all()
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_an_order_that_never_is_the_same_costs_no_more_than_itself(seed: int) -> None:
+    """As in TensorFlow, which runs what is ready in an order that depends on how long it took before."""
+    trace = synthetic_traces.train_recurrent(seed, 40)
+    result = simulator.replay(trace, "iteration", _limit(trace, 0.5))
+    uses = int(np.isin(trace.kind, (ALLOCATE, READ, WRITE, FREE)).sum())
+    assert result.departures > 100
+    assert result.foreseen > 0.9 * uses
+    moved = _moved(result)
+    assert moved[2:].max() <= 1.02 * moved[2]
 
 
 @pytest.mark.parametrize("seed", SEEDS)

@@ -12,6 +12,10 @@ constexpr std::size_t iteration_history_first = std::size_t{1} << 14;
 constexpr std::size_t iteration_history_most = std::size_t{1} << 18;
 constexpr unsigned iteration_gram = 8;                // uses in a gram
 constexpr std::uint64_t iteration_compared = 16;  // uses compared with a place of the cycle before it is followed again
+constexpr std::uint64_t iteration_near = 64;  // steps from the departure within which a gram is enough for that, and
+                                              // uses after it before it may be elsewhere
+constexpr std::uint64_t iteration_patience = 64;  // uses for which only the cycle is looked for after a departure,
+constexpr std::uint64_t iteration_patience_part = 16;  // and at least this part of it
 constexpr std::uint64_t iteration_agree = 24;  // uses that must agree before a cycle is adopted
 constexpr std::uint64_t iteration_agree_alone = 96;  // the same without a long-lived block among them
 constexpr std::uint64_t iteration_agree_most = 256;  // more are not compared
@@ -21,7 +25,7 @@ constexpr std::uint64_t iteration_fresh = 64;  // uses for which an order of can
 constexpr std::uint64_t iteration_settled = 32;  // uses that a cycle must foresee before it is worth a plan,
 constexpr std::uint64_t iteration_settled_part = 8;  // and at least this part of it: a plan takes time by its length
 constexpr std::uint32_t iteration_short_gap = 6;  // groups
-constexpr std::int64_t iteration_credit = 8;  // per event
+constexpr std::int64_t iteration_credit = 32;  // per event
 constexpr std::int64_t iteration_credit_most = std::int64_t{1} << 20;
 constexpr std::uint64_t iteration_plan_work = 4000000;
 
@@ -44,19 +48,24 @@ void IterationPolicy::note(const Event& event) {
   if (following_ && !follow(event)) {
     following_ = false;
     ++departures_;
-    learn();
+    departed_ = now_;
+    if (now_ - joined_ > patience()) {
+      lost_ = now_;
+    }
   }
   Track& block = track(event.block);
   if (event.use == Use::free) {
-    unbind(event.block);
-    block = Track{0, iteration_no_step, false, false, false};
+    forget(event.block);
+    block = Track{0, iteration_no_step, false, false, false, 0};
   } else {
     if (event.use == Use::allocate) {
       block.birth = now_;
     }
     block.alive = true;
   }
-  if (!following_ && !rejoin() && credit_ >= iteration_places) {
+  if (following_) {
+    renew();
+  } else if (!rejoin() && gave_up()) {
     learn();
   }
 }
@@ -69,7 +78,7 @@ IterationPolicy::Position& IterationPolicy::gram_head(std::uint64_t gram) {
 
 IterationPolicy::Track& IterationPolicy::track(BlockId block) {
   if (block >= tracks_.size()) {
-    tracks_.resize(std::size_t{block} + 1, Track{0, iteration_no_step, false, false, false});
+    tracks_.resize(std::size_t{block} + 1, Track{0, iteration_no_step, false, false, false, 0});
   }
   return tracks_[block];
 }
@@ -128,17 +137,18 @@ bool IterationPolicy::balanced(Position length) {
   return (allocated > freed ? allocated - freed : freed - allocated) * 32 <= allocated;
 }
 
-// Looks for the length of an iteration among the places where the last uses occurred before. True when it adopted one.
-bool IterationPolicy::learn() {
-  if (credit_ < iteration_places) {
-    return false;
-  }
+bool IterationPolicy::is_iteration(const Match& found) {
+  return found.uses >= (found.same_block ? iteration_agree : iteration_agree_alone) &&
+         found.length >= iteration_agree && balanced(found.length);
+}
+
+// Looks for the length of an iteration among the places where the last uses occurred before.
+void IterationPolicy::learn() {
   Match best{0, 0, false};
   Position place = record(now_).before;
   for (unsigned tried = 0; place > oldest() && place < now_ && tried < iteration_places; ++tried) {
     const Match found = match(now_ - place);
-    const bool enough = found.uses >= (found.same_block ? iteration_agree : iteration_agree_alone);
-    if (enough && found.uses > best.uses && found.length >= iteration_agree && balanced(found.length)) {
+    if (found.uses > best.uses && is_iteration(found)) {
       best = found;
     }
     if (best.uses == iteration_agree_most) {
@@ -150,12 +160,26 @@ bool IterationPolicy::learn() {
     }
     place = before;
   }
-  if (best.length == 0) {
-    return false;
+  if (best.length != 0) {
+    adopt(best.length);
+    joined_ = now_;
+    foreseen_before_ = foreseen_;
   }
-  credit_ -= static_cast<std::int64_t>(best.length);
-  adopt(best.length);
-  return true;
+}
+
+// Some programs change the order of what they do, for some time or once and for all: after a departure the uses since
+// the same step was followed before become the cycle.
+void IterationPolicy::renew() {
+  const Position length = now_ - followed_;
+  const Position change = length > cycle_.size() ? length - cycle_.size() : cycle_.size() - length;
+  if (departed_ <= adopted_ || followed_ <= oldest() || now_ < renew_at_ || now_ - joined_ <= patience() ||
+      change > cycle_.size() / iteration_settled_part || credit_ < iteration_places) {
+    return;
+  }
+  if (is_iteration(match(length))) {
+    adopt(length);
+  }
+  renew_at_ = now_ + cycle_.size() / 2;
 }
 
 // ------------------------------------------------------------------------------------------------ cycle
@@ -186,8 +210,8 @@ void IterationPolicy::adopt(Position length) {
   for (Position position = begin; position <= now_; ++position) {
     const Record& old = record(position);
     Step& head = step_head(old.gram);
-    cycle_.push_back(CycleStep{old.event.bytes, iteration_no_step, iteration_no_step, head, 0, no_block, no_block,
-                               old.event.use, false});
+    cycle_.push_back(CycleStep{old.event.bytes, position, iteration_no_step, iteration_no_step, head, 0, no_block,
+                               no_block, old.event.use, false});
     head = static_cast<Step>(position - begin);
   }
   for (Track& block : tracks_) {
@@ -198,7 +222,8 @@ void IterationPolicy::adopt(Position length) {
   cursor_ = 0;
   strikes_ = 0;
   following_ = true;
-  joined_ = now_;
+  adopted_ = now_;
+  credit_ -= static_cast<std::int64_t>(length);
   planned_ = relinked_ = false;
   sorted_at_ = 0;
 }
@@ -359,21 +384,30 @@ bool IterationPolicy::follow(const Event& event) {
   if (step.use != event.use || step.bytes != event.bytes) {
     return false;
   }
-  if (event.use != Use::allocate && step.expected != event.block) {
+  BlockId used = event.block;
+  if (event.use != Use::allocate && due_at(step) != event.block) {
     strikes_ += step.block != no_block ? 4 : 1;
     if (strikes_ > iteration_strikes) {
       return false;
     }
-    exchange(event.block);
+    if (step.block != no_block && is_fixed(event.block)) {
+      used = step.block;  // they have changed places, and each is needed next where it always is
+    } else {
+      exchange(event.block);
+    }
   } else if (strikes_ > 0 && cursor_ % 8 == 0) {
     --strikes_;
   }
   const Step done = cursor_;
+  followed_ = cycle_[done].followed;
+  cycle_[done].followed = now_;
   cursor_ = after(cursor_);
   if (cursor_ == 0 && relinked_) {
     planned_ = relinked_ = false;
   }
-  bind(event.block, done);
+  if (used == event.block || tracks_[used].alive) {
+    bind(used, done);
+  }
   ++foreseen_;
   return true;
 }
@@ -383,6 +417,7 @@ void IterationPolicy::bind(BlockId block, Step step) {
   Track& used = track(block);
   used.last = step;
   used.fetched = used.stays = false;
+  used.rests = 0;
   const Step next = cycle_[step].next;
   if (next != iteration_no_step) {
     cycle_[next].expected = block;
@@ -431,6 +466,21 @@ void IterationPolicy::exchange(BlockId block) {
   knows_absent_ = false;
 }
 
+bool IterationPolicy::is_fixed(BlockId block) {
+  const Step last = track(block).last;
+  return last != iteration_no_step && cycle_[last].block == block;
+}
+
+// The block is gone, also one that has lived through the whole cycle.
+void IterationPolicy::forget(BlockId block) {
+  if (is_fixed(block)) {
+    for (Step step = track(block).last; cycle_[step].block == block; step = cycle_[step].next) {
+      cycle_[step].block = no_block;
+    }
+  }
+  unbind(block);
+}
+
 void IterationPolicy::unbind(BlockId block) {
   Track& dead = track(block);
   if (dead.last == iteration_no_step) {
@@ -443,22 +493,64 @@ void IterationPolicy::unbind(BlockId block) {
   dead.last = iteration_no_step;
 }
 
+IterationPolicy::Position IterationPolicy::patience() const {
+  return std::max<Position>(iteration_patience, cycle_.size() / iteration_patience_part);
+}
+
+// Whether to look for another cycle, and not for this one alone: soon where the program has never kept to it for long.
+bool IterationPolicy::gave_up() const {
+  const bool proven = !cycle_.empty() && foreseen_ - foreseen_before_ >= cycle_.size() / 4;
+  return credit_ >= iteration_places && (!proven || now_ - lost_ > patience());
+}
+
 // After a departure: true when the last uses are those that end at a step of the cycle, which is followed from there.
+// At first only what is near the departure counts: what repeats itself in an iteration looks the same elsewhere.
 bool IterationPolicy::rejoin() {
   if (cycle_.empty() || now_ < oldest() + iteration_gram || credit_ < iteration_places) {
     return false;
   }
-  const Step length = static_cast<Step>(cycle_.size());
+  ends_.clear();
+  for (Step end = step_head(gram_); end != iteration_no_step; end = cycle_[end].same_gram) {
+    ends_.push_back(end);
+  }
+  credit_ -= static_cast<std::int64_t>(ends_.size());
+  // The next one after the cursor first.
+  std::reverse(ends_.begin(), ends_.end());
+  std::rotate(ends_.begin(), std::lower_bound(ends_.begin(), ends_.end(), cursor_), ends_.end());
+  const Position length = cycle_.size();
+  const Position reach = iteration_near + (now_ - departed_);
+  const Step near = best_end(iteration_gram, [this, length, reach](Step end) {
+    const Position ahead = end >= cursor_ ? end - cursor_ : end + length - cursor_;
+    return std::min(ahead, length - ahead) < reach;
+  });
+  const Step found = near != iteration_no_step || now_ - departed_ < iteration_near
+                         ? near
+                         : best_end(iteration_compared, [](Step) { return true; });
+  if (found == iteration_no_step) {
+    return false;
+  }
+  rejoin_after(found);
+  return true;
+}
+
+// Of the steps in ends_ that `serves` is true of, the one with which the last uses agree best, and `least` at least.
+template <typename Serves>
+IterationPolicy::Step IterationPolicy::best_end(Position least, Serves serves) {
+  const Position length = cycle_.size();
   Step best = iteration_no_step;
-  Step best_ahead = 0;
   unsigned best_evidence = 0;
   unsigned tried = 0;
-  for (Step end = step_head(gram_); end != iteration_no_step && tried < iteration_places; end = cycle_[end].same_gram) {
-    ++tried;
+  for (const Step end : ends_) {
+    if (!serves(end)) {
+      continue;
+    }
+    if (++tried > iteration_places) {
+      break;
+    }
     unsigned evidence = 0;
     unsigned uses = 0;
     Step step = end;
-    for (; uses < std::min<Position>(iteration_compared, length); ++uses) {
+    for (; uses < std::min(iteration_agree_most, length); ++uses) {
       if (now_ - uses < oldest()) {
         break;
       }
@@ -471,43 +563,30 @@ bool IterationPolicy::rejoin() {
         break;
       }
       evidence += 1 + (then.expected == event.block ? 4 : 0);
-      step = step == 0 ? length - 1 : step - 1;
+      step = step == 0 ? static_cast<Step>(length) - 1 : step - 1;
     }
     credit_ -= uses + 1;
-    if (uses < iteration_gram) {
-      continue;
-    }
-    const Step ahead = end >= cursor_ ? end - cursor_ : end + length - cursor_;
-    if (evidence > best_evidence || (evidence == best_evidence && ahead < best_ahead)) {
+    if (uses >= std::min(least, length) && evidence > best_evidence) {
       best = end;
-      best_ahead = ahead;
       best_evidence = evidence;
     }
   }
-  if (best == iteration_no_step) {
-    return false;
-  }
-  rejoin_after(best);
-  return true;
+  return best;
 }
 
-// Blocks that should have been used between the departure and `step` are expected at their next steps.
+// Follows the cycle from after that step on.
 void IterationPolicy::rejoin_after(Step step) {
   const Step length = static_cast<Step>(cycle_.size());
-  const Step end = after(step);
   const Step departed = cursor_;
-  cursor_ = end;
-  for (Step skipped = departed; skipped != end; skipped = after(skipped)) {
-    const BlockId block = cycle_[skipped].expected;
-    if (block == no_block) {
-      continue;
-    }
-    cycle_[skipped].expected = no_block;
-    if (tracks_[block].alive) {
-      bind(block, skipped);
-    }
+  cursor_ = after(step);
+  const Step ahead = cursor_ >= departed ? cursor_ - departed : cursor_ + length - departed;
+  if (ahead <= length / 2) {
+    skip(departed, cursor_);
+    credit_ -= ahead;
+  } else {
+    take_back(cursor_, departed);
+    credit_ -= length - ahead;
   }
-  credit_ -= end >= departed ? end - departed : end + length - departed;
   for (unsigned i = iteration_gram; i-- > 0;) {
     const Event& event = record(now_ - i).event;
     if (event.use == Use::free || !track(event.block).alive) {
@@ -521,6 +600,32 @@ void IterationPolicy::rejoin_after(Step step) {
   joined_ = now_;
   knows_absent_ = false;
   sorted_at_ = 0;
+}
+
+// Blocks that should have been used from `begin` up to before `end` are expected at their next steps.
+void IterationPolicy::skip(Step begin, Step end) {
+  for (Step skipped = begin; skipped != end; skipped = after(skipped)) {
+    const BlockId block = due_at(cycle_[skipped]);
+    cycle_[skipped].expected = no_block;
+    if (block != no_block && tracks_[block].alive) {
+      bind(block, skipped);
+    }
+  }
+}
+
+// The program comes to these steps once more. Blocks that were used there, and before, are expected there again.
+void IterationPolicy::take_back(Step begin, Step end) {
+  const Step last = static_cast<Step>(cycle_.size()) - 1;
+  for (Step step = end; step != begin;) {
+    step = step == 0 ? last : step - 1;
+    const Step previous = cycle_[step].previous;
+    const Step next = cycle_[step].next;
+    const BlockId block = next == iteration_no_step ? no_block : due_at(cycle_[next]);
+    if (previous != iteration_no_step && block != no_block && tracks_[block].last == step) {
+      unbind(block);
+      bind(block, previous);
+    }
+  }
 }
 
 // ------------------------------------------------------------------------------------------------ plan
@@ -823,7 +928,11 @@ void IterationPolicy::leave(BlockId id) {
   if (span.next == 0) {
     return;
   }
-  tracks_[id].fetched = false;
+  if (tracks_[id].fetched) {
+    // There was no room for it after all: half of the time from now on it stays away, so that this comes to an end.
+    tracks_[id].fetched = false;
+    tracks_[id].rests = now_ + (span.next - now_ + 1) / 2;
+  }
   if (tracks_[id].stays) {
     tracks_[id].stays = false;
     stays_.erase(std::remove_if(stays_.begin(), stays_.end(), [id](const Stay& stay) { return stay.block == id; }),
@@ -907,8 +1016,8 @@ BlockId IterationPolicy::prefetch(const BlockSource& blocks) {
       continue;
     }
     held_.push_back(span);
-    if (!state.away) {
-      continue;  // on its way out
+    if (!state.away || now_ < tracks_[span.block].rests) {
+      continue;  // on its way out, or back in vain
     }
     const std::uint64_t ahead = operations_until(span.next);
     if (ahead > distances_.in_most) {

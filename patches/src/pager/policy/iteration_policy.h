@@ -14,7 +14,8 @@
 // soon as the plan leaves room for them.
 //
 // A use that is not the foreseen one is a departure: victims are the least recently used at once, until the last few
-// uses match a place of the cycle again, or another cycle is found.
+// uses match a place of the cycle again. A program that has kept to its cycle gets some time for that before another
+// cycle is looked for. When it has come back, its last iteration becomes the cycle.
 #ifndef LMS_ITERATION_POLICY_H
 #define LMS_ITERATION_POLICY_H
 
@@ -55,6 +56,7 @@ class IterationPolicy : public Policy {
   };
   struct CycleStep {
     std::uint64_t bytes;
+    Position followed;  // where the program came to it last
     Step next;  // where the same block is used next
     Step previous;  // where it was used before
     Step same_gram;  // the step before this one with the same gram
@@ -70,6 +72,7 @@ class IterationPolicy : public Policy {
     bool alive;
     bool fetched;  // chosen for prefetching since it was used last
     bool stays;  // listed in stays_
+    Position rests;  // it left again, unused: not prefetched before that
   };
   struct Span {  // in which a block is not used
     Position next;  // its next use
@@ -105,7 +108,9 @@ class IterationPolicy : public Policy {
   void remember(const Event& event);
   Match match(Position length);
   bool balanced(Position length);
-  bool learn();
+  bool is_iteration(const Match& found);
+  void learn();
+  void renew();
 
   // Cycle.
   Step& step_head(std::uint64_t gram);
@@ -117,12 +122,21 @@ class IterationPolicy : public Policy {
   void find_lives(Position begin, std::vector<Life>* heads, std::vector<Life>* tails);
   void match_lives(bool exact, std::vector<Life>* heads, std::vector<Life>* tails);
   void form_groups();
+  static BlockId due_at(const CycleStep& step) { return step.block != no_block ? step.block : step.expected; }
+  bool is_fixed(BlockId block);
   bool follow(const Event& event);
   void bind(BlockId block, Step step);
   void exchange(BlockId block);
+  void forget(BlockId block);
   void unbind(BlockId block);
+  Position patience() const;
+  bool gave_up() const;
   bool rejoin();
+  template <typename Serves>
+  Step best_end(Position least, Serves serves);
   void rejoin_after(Step step);
+  void skip(Step begin, Step end);
+  void take_back(Step begin, Step end);
 
   // Plan.
   void ensure_plan(const BlockSource& blocks);
@@ -159,11 +173,18 @@ class IterationPolicy : public Policy {
   std::vector<Track> tracks_;  // by block
 
   std::vector<CycleStep> cycle_;
+  std::vector<Step> ends_;  // of the last gram in the cycle, during a search
   std::vector<Step> step_heads_;  // by hash: the last step of the cycle with that gram
   Step cursor_ = 0;  // the step that is foreseen next, or where the program departed
   bool following_ = false;
   unsigned strikes_ = 0;  // uses by another block than expected, forgiven one by one
   Position joined_ = 0;  // where following began
+  Position departed_ = 0;  // where it ended
+  Position lost_ = 0;  // the same, after having followed for some time
+  Position adopted_ = 0;  // where the cycle was adopted, or renewed
+  Position renew_at_ = 0;  // not before
+  Position followed_ = 0;  // where the last step was followed before
+  std::uint64_t foreseen_before_ = 0;  // before the cycle was learned
 
   bool relinked_ = false;  // the plan rests on successions that turned out otherwise
 
