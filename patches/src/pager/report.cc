@@ -15,13 +15,13 @@ void count_states(const BlockTable& blocks, Statistics* result) {
     if (word::state(found) != State::resident) {
       continue;
     }
-    if (word::pins(found) > 0) {
+    if (word::pins(found) > 0 || (found & word::held) != 0) {
       result->pinned_bytes += block.bytes;
-    } else if (Thread::is_protected(block)) {
-      result->protected_bytes += block.bytes;
     } else if (BlockTable::can_leave(block, false)) {
       result->inactive_bytes += block.bytes;
       ++result->inactive_blocks;
+    } else {
+      result->protected_bytes += block.bytes;
     }
     if ((found & word::clean) != 0) {
       result->clean_bytes += block.bytes;

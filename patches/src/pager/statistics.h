@@ -32,7 +32,7 @@ namespace lms {
   ROW(away_bytes, "away_bytes.current")                                                                                \
   ROW(away_bytes_peak, "away_bytes.peak")                                                                              \
   ROW(away_blocks, "away_blocks.current")                                                                              \
-  /* resident blocks by what keeps them: a pin; a running operation that allocated them; nothing (they may leave) */   \
+  /* resident blocks by what keeps them: a pin; the operation that allocated them, or that none used them yet; nothing */ \
   ROW(pinned_bytes, "pinned_bytes.current")                                                                            \
   ROW(protected_bytes, "protected_bytes.current")                                                                      \
   ROW(inactive_bytes, "inactive_bytes.current")                                                                        \

@@ -82,6 +82,17 @@ def reset_peak_stats(device: _devices.AnyDevice) -> None:
     _library.reset_peaks(_devices.find(device))
 
 
+def over_limit_operation(device: _devices.AnyDevice) -> str:
+    """The operation that needed most over the limit since the peaks of :func:`stats` were reset.
+
+    By how many bytes is ``over_limit_bytes.peak``. In PyTorch as ``"aten::mm"``; before 1.6 names have no namespace, and
+    lists and copies no name. In TensorFlow as ``"MatMul gradient_tape/MatMul_1"``, the type and the name in the graph.
+    Empty when the limit was never passed, or not for an operation: what a program, a compiled kernel or a library's own
+    thread reaches through raw pointers has no name.
+    """
+    return _library.over_limit_operation(_devices.find(device))
+
+
 def trace_start(device: _devices.AnyDevice, path: str | os.PathLike[str]) -> None:
     """Records every use of every managed tensor to the text file ``path``, until :func:`trace_stop`.
 

@@ -63,6 +63,31 @@ def check_small_tensors_that_do_not_fit() -> None:
     same(large.numpy(), data(4))
 
 
+def check_copies_that_variables_get() -> None:
+    """An update makes one where others have the buffer. It may leave at once, not only after it was read."""
+    tf.lms.enable("cpu", limit=64 * MIB)
+    variable = tf.Variable(data(4))
+    before = variable.read_value()
+    variable.assign_add(tf.ones_like(variable))
+    assert stat("protected_bytes.current") == 0 and pinned() == 0
+    tf.lms.reclaim("cpu")
+    assert stat("resident_bytes.current") == 0
+    same(before.numpy(), data(4))
+    same(variable.numpy(), data(4) + 1)
+
+
+def check_who_passed_the_limit_is_known() -> None:
+    tf.lms.enable("cpu", limit=8 * MIB)
+    assert tf.lms.over_limit_operation("cpu") == ""
+    factor = tf.constant(data(6)) + 0.0
+    assert tf.lms.over_limit_operation("cpu") == ""
+    product = factor * 2.0
+    assert tf.lms.over_limit_operation("cpu").split()[0] == "Mul" and stat("over_limit_bytes.peak") == 4 * MIB
+    same(product.numpy(), factor.numpy() * 2)
+    tf.lms.reset_peak_stats("cpu")
+    assert tf.lms.over_limit_operation("cpu") == ""
+
+
 def check_elements_that_kernels_of_lists_make() -> None:
     """They may leave at once, not only when some operation has had them as its input."""
     tf.lms.enable("cpu", limit=64 * MIB)

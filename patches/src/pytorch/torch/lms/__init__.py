@@ -23,6 +23,7 @@ import torch
 from . import _arguments, _devices, _library
 from ._calls import (
     limit,
+    over_limit_operation,
     reclaim,
     reset_peak_stats,
     set_limit,
@@ -250,16 +251,6 @@ def disable(device: str | torch.device) -> None:
         if _library.enabled(found):
             _library.check(_library.call(found, "disable"))
             _switched()
-
-
-def over_limit_operation(device: str | torch.device) -> str:
-    """The operation that needed most over the limit since the peaks of :func:`stats` were reset, as ``"aten::mm"``.
-
-    By how many bytes is ``over_limit_bytes.peak``. Empty when the limit was never passed, or not for an operation: what
-    a program, a compiled kernel or a library's own thread reaches through raw pointers has no name. Before 1.6 names have
-    no namespace, and lists and copies no name.
-    """
-    return _library.over_limit_operation(_devices.find(device))
 
 
 def is_enabled(device: str | torch.device) -> bool:

@@ -26,6 +26,7 @@ from typing import TYPE_CHECKING, Any
 from . import _arguments, _devices, _handout, _library, _once
 from ._calls import (
     limit,
+    over_limit_operation,
     reclaim,
     reset_peak_stats,
     set_limit,
@@ -49,6 +50,7 @@ __all__ = [
     "enable",
     "is_enabled",
     "limit",
+    "over_limit_operation",
     "pin",
     "reclaim",
     "reset_peak_stats",

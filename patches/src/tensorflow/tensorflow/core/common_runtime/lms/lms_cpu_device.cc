@@ -96,6 +96,7 @@ class CpuDeviceFactory : public tensorflow::DeviceFactory {
 
   TensorflowStatus CreateDevices(const tensorflow::SessionOptions& options, const std::string& prefix,
                                  std::vector<std::unique_ptr<tensorflow::Device>>* devices) override {
+    name_operations();
     bool enabled = false;
     lms::Status status = wanted(options.config, &enabled);
     if (status.ok() && enabled) {

@@ -22,6 +22,7 @@ class __attribute__((visibility("default"))) Var;
 #include "tensorflow/core/common_runtime/lms/lms_pagers.h"
 #include "tensorflow/core/common_runtime/lms/lms_resident.h"
 #include "tensorflow/core/common_runtime/lms/lms_status.h"
+#include "tensorflow/core/common_runtime/lms/pager/lms.h"
 #include "tensorflow/core/framework/attr_value.pb.h"
 #include "tensorflow/core/framework/node_def.pb.h"
 #include "tensorflow/core/framework/op_kernel.h"
@@ -213,6 +214,46 @@ bool may_be_forwarded(const Tensor& tensor) {
   return buffer->RefCountIsOne() && const_cast<tensorflow::TensorBuffer*>(buffer)->root_buffer()->RefCountIsOne();
 }
 
+// The number by which a handle of a variable is known: from 2.3 on, in 2.2, and in 2.1, whose index is the standard
+// library's.
+template <typename Index>
+auto variable_code(int /*first*/) -> decltype(Index::template Make<tensorflow::Var>().hash_code()) {
+  return Index::template Make<tensorflow::Var>().hash_code();
+}
+template <typename Index>
+auto variable_code(long /*second*/) -> decltype(Index::template Make<tensorflow::Var>("").hash_code()) {
+  return Index::template Make<tensorflow::Var>("").hash_code();
+}
+template <typename Index>
+std::size_t variable_code(...) {
+  return typeid(tensorflow::Var).hash_code();
+}
+
+// Calls visit(contents) with those of the variables to which `input` has handles, which cannot change meanwhile. False
+// when some of its handles are others'.
+template <typename Visit>
+bool for_each_variable(OpKernelContext* context, const Tensor& input, const Visit& visit) {
+  if (input.dtype() != tensorflow::DT_RESOURCE || !input.IsInitialized()) {
+    return true;
+  }
+  bool all = true;
+  const auto handles = input.flat<tensorflow::ResourceHandle>();
+  for (int64_t number = 0; number < handles.size(); ++number) {
+    const tensorflow::ResourceHandle& handle = handles(number);
+    if (handle.hash_code() != variable_code<tensorflow::TypeIndex>(0)) {
+      all = false;
+      continue;
+    }
+    tensorflow::core::RefCountPtr<tensorflow::Var> variable;
+    if (tensorflow::LookupResource(context, handle, &variable).ok()) {
+      // Not held for longer: an update in place takes a buffer to which nothing else refers.
+      const tensorflow::tf_shared_lock lock(*variable->mu());
+      visit(*variable->tensor());
+    }
+  }
+  return all;
+}
+
 // Calls visit(element) with those of the lists in `tensor`, if that is what it has.
 template <typename Visit>
 void for_each_element(const Tensor& tensor, const Visit& visit) {
@@ -232,25 +273,25 @@ void for_each_element(const Tensor& tensor, const Visit& visit) {
 #endif
 }
 
-// The number by which a handle of a variable is known: from 2.3 on, in 2.2, and in 2.1, whose index is the standard
-// library's.
-template <typename Index>
-auto variable_code(int /*first*/) -> decltype(Index::template Make<tensorflow::Var>().hash_code()) {
-  return Index::template Make<tensorflow::Var>().hash_code();
-}
-template <typename Index>
-auto variable_code(long /*second*/) -> decltype(Index::template Make<tensorflow::Var>("").hash_code()) {
-  return Index::template Make<tensorflow::Var>("").hash_code();
-}
-template <typename Index>
-std::size_t variable_code(...) {
-  return typeid(tensorflow::Var).hash_code();
+thread_local OpKernel* running = nullptr;
+
+// As "MatMul gradient_tape/MatMul_1": the type, and the name in the graph.
+const char* name_of_running() {
+  thread_local std::string name;
+  if (running == nullptr) {
+    return nullptr;
+  }
+  name = running->type_string() + " " + running->name();
+  return name.c_str();
 }
 
 }  // namespace
 
+void name_operations() { lms_name_operations(name_of_running); }
+
 Operation::Operation(OpKernel* kernel, OpKernelContext* context, lms::Pager* own, lms::StreamId stream)
-    : own_(own), stream_(stream), count_(known_pager_count.load(std::memory_order_acquire)) {
+    : own_(own), stream_(stream), count_(known_pager_count.load(std::memory_order_acquire)), outer_(running) {
+  running = kernel;
   lms::Thread::current().begin_scope();
   for (std::size_t index = 0; index < count_; ++index) {
     known_pagers[index].pager->scope_began();
@@ -307,20 +348,13 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
         read_.push_back(input);
       }
     } else if (input.dtype() == tensorflow::DT_RESOURCE && input.IsInitialized()) {
-      const auto handles = input.flat<tensorflow::ResourceHandle>();
-      for (int64_t number = 0; number < handles.size() && status.ok(); ++number) {
-        const tensorflow::ResourceHandle& handle = handles(number);
-        if (handle.hash_code() != variable_code<tensorflow::TypeIndex>(0)) {
-          into_resource = true;
-          continue;
+      writes_variables_ = traits.writes_variables;
+      const bool all = for_each_variable(context, input, [this, &traits, &status](const Tensor& contents) {
+        if (status.ok()) {
+          status = pin(address_of(contents), traits.writes_variables);
         }
-        tensorflow::core::RefCountPtr<tensorflow::Var> variable;
-        if (tensorflow::LookupResource(context, handle, &variable).ok()) {
-          // Not held for longer: an update in place takes a buffer to which nothing else refers.
-          const tensorflow::tf_shared_lock lock(*variable->mu());
-          status = pin(address_of(*variable->tensor()), traits.writes_variables);
-        }
-      }
+      });
+      into_resource = into_resource || !all;
     } else if (traits.uses_lists) {
       for_each_element(input, [this, &status](const Tensor& element) {
         if (status.ok()) {
@@ -351,6 +385,7 @@ lms::Status Operation::hold_kept(const OpKernelContext& context, bool into_resou
 }
 
 void Operation::leave() {
+  running = outer_;
   const bool outermost = lms::Thread::current().end_scope();
   for (std::size_t index = 0; index < count_; ++index) {
     known_pagers[index].pager->scope_ended(outermost, stream_of(known_pagers[index].pager));
@@ -375,6 +410,17 @@ void Operation::show(const Tensor& output) {
 }
 
 void Operation::finish(OpKernelContext* context) {
+  // A variable may have got a buffer that is nobody's output: a copy, where others still have the one before.
+  for (int index = 0; writes_variables_ && index < context->num_inputs(); ++index) {
+    if (context->has_input(index) && !context->input_is_ref(index)) {
+      for_each_variable(context, context->input(index), [this](const Tensor& contents) {
+        const void* address = address_of(contents);
+        if (const KnownPager* found = find_pager(address, count_)) {
+          found->pager->mark_seen(address, stream_of(found->pager));
+        }
+      });
+    }
+  }
   for (int index = 0; index < context->num_outputs(); ++index) {
     if (tensorflow::IsRefType(context->expected_output_dtype(index))) {
       continue;

@@ -16,6 +16,9 @@ class Tensor;
 
 namespace lms_tensorflow {
 
+// Has the pager's reports name operations.
+void name_operations();
+
 // A thread runs the kernel between the constructor and leave(); the pins last until finish(), on whichever thread that
 // is called. Both are called once.
 class Operation {
@@ -48,6 +51,8 @@ class Operation {
   bool makes_elements_ = false;
   bool reads_array_ = false;
   bool keeps_outputs_ = false;  // the program asks for it
+  bool writes_variables_ = false;
+  tensorflow::OpKernel* outer_;  // what the thread runs around this one
   absl::InlinedVector<Held, 8> pins_;
   std::vector<tensorflow::Tensor> read_;  // of a device without faults, pinned for reading
 };
