@@ -1468,7 +1468,7 @@ void Pager::look_ahead() {
 
 // Wakes a thread when the policy has something for the worker, and starts one if all are busy.
 void Pager::wake(Worker* worker) {
-  if (stopping_ || unlimited_ || (policy_.get()->*worker->choose)(*this) == no_block) {
+  if (stopping_ || unlimited_ || (this->*worker->choose)() == no_block) {
     return;
   }
   // Without a thread everything moves on demand.
@@ -1484,7 +1484,7 @@ void Pager::work(Worker* worker) {
   Lock lock(lock_);
   while (!stopping_) {
     const bool news = drain_events();
-    const BlockId chosen = unlimited_ ? no_block : (policy_.get()->*worker->choose)(*this);
+    const BlockId chosen = unlimited_ ? no_block : (this->*worker->choose)();
     if (chosen != no_block && worker->threads > 1) {
       worker->work.notify_one();  // while this block is copied another may be
     }
@@ -1500,6 +1500,15 @@ void Pager::work(Worker* worker) {
   }
   --worker->threads;
   moved_.notify_all();
+}
+
+BlockId Pager::next_to_leave() { return policy_->early_victim(*this); }
+
+// None while there is no room for it: a thread would be woken in vain.
+BlockId Pager::next_to_arrive() {
+  const BlockId id = policy_->prefetch(*this);
+  const bool has_room = shares_ || id == no_block || device_bytes_ + blocks_.at(id)->bytes <= limit() + cache_.bytes();
+  return has_room ? id : no_block;
 }
 
 bool Pager::prefetch(Lock* lock, Block* block) {

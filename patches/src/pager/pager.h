@@ -310,7 +310,7 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // Threads that move what the policy chooses ahead of need: at least one for each direction, so that copies in and out
   // run beside each other, and what comes back does not wait until the device is done with what leaves.
   struct Worker {
-    BlockId (Policy::*choose)(const BlockSource&);
+    BlockId (Pager::*choose)();
     bool (Pager::*move)(Lock*, Block*);  // false when it did not
     Condition work;  // there is something to look at
     unsigned threads;
@@ -319,6 +319,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   void look_ahead();
   void wake(Worker* worker);
   void work(Worker* worker);
+  BlockId next_to_leave();
+  BlockId next_to_arrive();
   bool prefetch(Lock* lock, Block* block);
   bool page_out_early(Lock* lock, Block* block);
   bool is_gathered(const Block& block);
@@ -428,8 +430,8 @@ class LMS_API Pager final : private BlockSource, private Registered {
   // Guarded by lock_.
   std::mutex lock_;
   Condition moved_;  // a block left or arrived
-  Worker in_worker_{&Policy::prefetch, &Pager::prefetch, {}, 0, 0};
-  Worker out_worker_{&Policy::early_victim, &Pager::page_out_early, {}, 0, 0};
+  Worker in_worker_{&Pager::next_to_arrive, &Pager::prefetch, {}, 0, 0};
+  Worker out_worker_{&Pager::next_to_leave, &Pager::page_out_early, {}, 0, 0};
   bool stopping_ = false;
   bool unlimited_ = false;
   lms_limit_kind limit_kind_ = LMS_LIMIT_MANAGED;
