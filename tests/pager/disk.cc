@@ -669,6 +669,22 @@ CASE(a_directory_that_is_gone_is_left_out) {
   CHECK_EQ(said.find('\n'), said.size() - 1);  // said once
 }
 
+CASE(all_directories_that_are_gone_are_named) {
+  const std::string said = apart([] {
+    const std::string first = folder("first");
+    const std::string second = folder("second");
+    const std::unique_ptr<Store> store = store_in({first, second});
+    CHECK_EQ(rmdir(first.c_str()), 0);
+    CHECK_EQ(rmdir(second.c_str()), 0);
+    lms::Slot slot;
+    CHECK(!store->allocate(mib, &slot));
+    CHECK(contains(store->error().c_str(), "/first'"));
+    CHECK(contains(store->error().c_str(), "(nor can that in '"));
+    CHECK(contains(store->error().c_str(), "/second'"));
+  });
+  CHECK_EQ(std::count(said.begin(), said.end(), '\n'), 2);  // each is said to be left out
+}
+
 CASE(a_directory_that_is_wrong_is_an_error) {
   std::string error;
   lms::FileStoreOptions given;

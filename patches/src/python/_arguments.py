@@ -180,6 +180,8 @@ def _no_store(path: str) -> str:
         return ""
     if home != path:
         return f", as nobody has replaced the '~'; did you mean {home!r}?"
+    if all(map(os.path.isdir, path.split(os.pathsep))):
+        return f"; did you mean {path.split(os.pathsep)}?"
     if os.path.exists(path):
         return f" but a file, and LMS makes its own, without a name; did you mean {folder or '.'!r}?"
     return "; make it first, on a fast local disk"

@@ -49,6 +49,8 @@ def set_limit(device: _devices.AnyDevice, nbytes: Size) -> None:
     :raises RuntimeError: LMS is not enabled, or the device has failed.
     """
     found = _devices.find(device)
+    if _arguments.is_auto(nbytes):
+        raise ValueError(f"nbytes: 'auto' is for {_devices.PACKAGE}.enable('{found}', limit='auto'), at any time")
     limit = _arguments.check_limit("nbytes", nbytes, found.memory)
     pager = _enabled_pager(device)
     _library.check(_library.load().lms_set_limit(pager, _arguments.check_capacity("nbytes", limit, found)))

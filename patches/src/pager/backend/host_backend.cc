@@ -323,13 +323,34 @@ class HostBackend final : public Backend {
   HostPages pages_;
 };
 
+// Bytes of addresses that the process may take besides those that it has.
+std::uint64_t host_addresses_left() {
+  rlimit space = {};
+  if (getrlimit(RLIMIT_AS, &space) != 0 || space.rlim_cur == RLIM_INFINITY) {
+    return UINT64_MAX;
+  }
+  std::uint64_t taken = 0;
+  if (std::FILE* file = std::fopen("/proc/self/statm", "re")) {
+    char text[32] = {};
+    if (std::fgets(text, sizeof text, file) != nullptr) {
+      taken = std::strtoull(text, nullptr, 10) * static_cast<std::uint64_t>(sysconf(_SC_PAGESIZE));
+    }
+    std::fclose(file);
+  }
+  return space.rlim_cur - std::min<std::uint64_t>(taken, space.rlim_cur);
+}
+
 }  // namespace
 
 std::unique_ptr<Backend> make_host_backend(std::uint64_t address_space) {
   const std::uint64_t unit = 2 * Arena::large_block;  // an arena's two halves
   const std::uint64_t wanted = (std::min(address_space, host_most_address_space) + unit - 1) / unit * unit;
-  std::uint64_t bytes = wanted != 0 ? wanted : host_most_address_space;
   const std::uint64_t least = wanted != 0 ? wanted : host_least_address_space;
+  std::uint64_t bytes = wanted != 0 ? wanted : host_most_address_space;
+  const std::uint64_t left = host_addresses_left();
+  while (wanted == 0 && bytes > least && bytes > left / 2) {
+    bytes /= 2;  // the program needs addresses, too
+  }
   for (; bytes >= least; bytes /= 2) {
     const std::uint64_t reserved = bytes + Arena::large_block;
     void* memory = mmap(nullptr, reserved, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);

@@ -92,7 +92,14 @@ class FileStore final : public Store {
 
   void refused(std::size_t place, int error_number) override { leave_out(place, "enlarged", error_number); }
 
-  std::string full(int error_number) const override { return sentence(order().back(), "enlarged", error_number, ""); }
+  std::string full(int error_number) const override {
+    const std::vector<std::size_t> places = order();
+    std::string others;
+    for (std::size_t index = 0; index + 1 < places.size(); ++index) {
+      others += (index == 0 ? " (nor can that in '" : "', '") + places_[places[index]]->directory;
+    }
+    return sentence(places.back(), "enlarged", error_number, others + (others.empty() ? "" : "')"));
+  }
 
   std::vector<std::size_t> order() const override {
     std::vector<std::tuple<bool, double, std::size_t>> places;
