@@ -51,7 +51,9 @@ from interleaved import AMPLE, Forked
 
 MIB = 1 << 20
 SPARE = 64 * MIB  # bytes in a cgroup beside the limit and the process's own memory
-WARM_UP = 3  # steps: the policy has learned the iteration by then
+# Steps until the policy has learned the iteration. TensorFlow changes the order of its operations while it finds out
+# which of them take long.
+WARM_UP = {"torch": 3, "tensorflow": 8}
 SAMPLED = 0.01  # seconds between two looks at a process's resident memory
 KILLED = "killed"  # instead of a ratio
 PREFIX = "lms-bench-ram"  # of the names of cgroups, and of the folder in FOLDER
@@ -159,17 +161,19 @@ def needs(options: argparse.Namespace, model: str, limited: bool) -> tuple[int, 
         group = stack.enter_context(kernel.cgroup(f"{PREFIX}-own", None)) if limited else None
         side = Forked(train, options, model, group, {"limit": AMPLE})
         stack.callback(side.end)
-        for _ in range(WARM_UP):
+        for _ in range(WARM_UP[options.framework]):
             said = ask(side, "step")[0][2]
         return said["allocated_bytes.peak"], kernel.peak(group) - said["device_bytes.peak"] if group else 0
 
 
-def take_turns(sides: dict[str, Forked], plain: Forked, steps: int) -> tuple[list[dict[str, Turn]], dict[str, int]]:
+def take_turns(
+    sides: dict[str, Forked], plain: Forked, warm_up: int, steps: int
+) -> tuple[list[dict[str, Turn]], dict[str, int]]:
     """The timed turns of all sides and of the plain reader and writer, "disk"; LMS's statistics at the end."""
     turns: list[dict[str, Turn]] = []
     stats: dict[str, int] = {}
     gone: list[str] = []  # killed, although there was room to swap to
-    for step in range(WARM_UP + steps):
+    for step in range(warm_up + steps):
         turn: dict[str, Turn] = {}
         for name, side in sides.items():
             if name in gone:
@@ -194,7 +198,7 @@ def take_turns(sides: dict[str, Forked], plain: Forked, steps: int) -> tuple[lis
             raise SystemExit(f"losses differ at step {step}: {[(name, one.loss) for name, one in turn.items()]}")
         sizes = turn["lms"].read, turn["lms"].written
         turn["disk"] = Turn(ask(plain, sizes)[0], turn["lms"].loss, *sizes, [])
-        if step >= WARM_UP:
+        if step >= warm_up:
             turns.append(turn)
     for turn in turns:
         for name in gone:
@@ -226,7 +230,7 @@ def measure(model: str, need: int, limit: int, allowed: int, kind: str, options:
             stack.callback(sides[name].end)  # before its cgroup goes, and the swap
         plain = Forked(copy, file, slow)
         stack.callback(plain.end)
-        turns, stats = take_turns(sides, plain, options.steps)
+        turns, stats = take_turns(sides, plain, WARM_UP[options.framework], options.steps)
         return {
             "turns": turns,
             "statistics": stats,
@@ -409,7 +413,9 @@ def main() -> None:
         [""] if options.no_swap else ["swap"] + ["zram"] * (not options.no_zram and kernel.zram_works(options.store))
     )
     version = importlib.metadata.version(options.framework)
-    print(f"{options.framework} {version}, {options.steps} timed steps of each side, one thread")
+    print(
+        f"{options.framework} {version}, {options.steps} timed steps of each side after {WARM_UP[options.framework]}, one thread"
+    )
     print(f"| {' | '.join(COLUMNS)} |\n| --- |{' ---: |' * (len(COLUMNS) - 1)}", flush=True)
     results = [result for model in options.models for result in compare(model, options, kinds)]
     if options.json:
