@@ -2,6 +2,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <mutex>
 #include <string>
 #include <typeinfo>
 #include <unordered_set>
@@ -229,8 +230,7 @@ std::size_t variable_code(...) {
   return typeid(tensorflow::Var).hash_code();
 }
 
-// Calls visit(contents) with those of the variables to which `input` has handles, which cannot change meanwhile. False
-// when some of its handles are others'.
+// Calls visit(variable) with those to which `input` has handles. False when some of its handles are others'.
 template <typename Visit>
 bool for_each_variable(OpKernelContext* context, const Tensor& input, const Visit& visit) {
   if (input.dtype() != tensorflow::DT_RESOURCE || !input.IsInitialized()) {
@@ -246,9 +246,7 @@ bool for_each_variable(OpKernelContext* context, const Tensor& input, const Visi
     }
     tensorflow::core::RefCountPtr<tensorflow::Var> variable;
     if (tensorflow::LookupResource(context, handle, &variable).ok()) {
-      // Not held for longer: an update in place takes a buffer to which nothing else refers.
-      const tensorflow::tf_shared_lock lock(*variable->mu());
-      visit(*variable->tensor());
+      visit(variable.get());
     }
   }
   return all;
@@ -349,9 +347,11 @@ lms::Status Operation::pin_inputs(OpKernel* kernel, OpKernelContext* context) {
       }
     } else if (input.dtype() == tensorflow::DT_RESOURCE && input.IsInitialized()) {
       writes_variables_ = traits.writes_variables;
-      const bool all = for_each_variable(context, input, [this, &traits, &status](const Tensor& contents) {
+      const bool all = for_each_variable(context, input, [this, &traits, &status](tensorflow::Var* variable) {
         if (status.ok()) {
-          status = pin(address_of(contents), traits.writes_variables);
+          // Not held for longer: an update in place takes a buffer to which nothing else refers.
+          const tensorflow::tf_shared_lock lock(*variable->mu());
+          status = pin(address_of(*variable->tensor()), traits.writes_variables);
         }
       });
       into_resource = into_resource || !all;
@@ -413,8 +413,10 @@ void Operation::finish(OpKernelContext* context) {
   // A variable may have got a buffer that is nobody's output: a copy, where others still have the one before.
   for (int index = 0; writes_variables_ && index < context->num_inputs(); ++index) {
     if (context->has_input(index) && !context->input_is_ref(index)) {
-      for_each_variable(context, context->input(index), [this](const Tensor& contents) {
-        const void* address = address_of(contents);
+      for_each_variable(context, context->input(index), [this](tensorflow::Var* variable) {
+        // A kernel that calls back when it is done may hold the lock meanwhile.
+        const tensorflow::tf_shared_lock lock(*variable->mu(), std::try_to_lock);
+        const void* address = lock ? address_of(*variable->tensor()) : nullptr;
         if (const KnownPager* found = find_pager(address, count_)) {
           found->pager->mark_seen(address, stream_of(found->pager));
         }
