@@ -71,10 +71,17 @@ pid_t process(Run run) {
   return child;
 }
 
+inline std::string ended(int status) {
+  return WIFSIGNALED(status) ? "signal " + std::to_string(WTERMSIG(status))
+                             : "exit code " + std::to_string(WEXITSTATUS(status));
+}
+
 inline void expect_success(pid_t child) {
   int status = 0;
   CHECK_EQ(waitpid(child, &status, 0), child);
-  CHECK_EQ(status, 0);
+  if (status != 0) {
+    CHECK_FAIL("a process failed: %s", ended(status).c_str());
+  }
 }
 
 // Two processes that work in turn, four times; who works has to come to have what `has` says. A Work has
@@ -120,7 +127,9 @@ std::vector<pid_t> kill_at_random(std::size_t count, std::uint64_t kills, std::u
     usleep(static_cast<useconds_t>(random->below(pause_us)));
     const std::size_t who = random->below(count);
     int status = 0;
-    CHECK_EQ(waitpid(all[who], &status, WNOHANG), 0);  // it has not failed
+    if (waitpid(all[who], &status, WNOHANG) != 0) {
+      CHECK_FAIL("process %zu failed before it was killed: %s", who, ended(status).c_str());
+    }
     kill(all[who], SIGKILL);
     waitpid(all[who], nullptr, 0);
     all[who] = start(who, random->next());

@@ -1,9 +1,12 @@
 // Sharers of one budget, without pagers: what they do in any order, one step at a time.
+#include <signal.h>
+
 #include <algorithm>
 #include <memory>
 
 #include "check.h"
 #include "processes.h"
+#include "share/bell.h"
 #include "share/sharer.h"
 
 using check::mib;
@@ -204,4 +207,22 @@ CASE(who_leaves_leaves_its_share) {
   members.back()->demand = budget;
   members.back()->ask(budget);
   CHECK_EQ(members.back()->held, budget);
+}
+
+// As when a sharer is killed while another rings: nobody reads any more what is about to be written.
+CASE(a_bell_that_is_closed_as_it_is_rung_kills_nobody) {
+  const std::string path = check::directory() + "/bell";
+  const pid_t ringer = check::process([&path] {
+    signal(SIGPIPE, SIG_DFL);  // Python ignores it
+    while (check::board()->phase.load() == 0) {
+      lms::Bell::ring(path, ShareTerms());
+      check::board()->steps[0].fetch_add(1);
+    }
+  });
+  for (std::uint64_t count = check::steps(50000); count > 0; --count) {
+    CHECK(lms::Bell::make(path, ShareTerms()) != nullptr);  // and closed at once
+  }
+  check::board()->phase.store(1);
+  check::expect_success(ringer);
+  CHECK(check::board()->steps[0].load() > 0);
 }

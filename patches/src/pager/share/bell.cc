@@ -69,9 +69,10 @@ void Bell::wait(int milliseconds) const {
 void Bell::remove() const { unlink(path_.c_str()); }
 
 void Bell::ring(const std::string& path, const ShareTerms& terms) {
-  const int file = open(path.c_str(), O_WRONLY | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
+  // For reading, too: who listens may be killed at any moment, and without a reader the write would raise SIGPIPE.
+  const int file = open(path.c_str(), O_RDWR | O_NONBLOCK | O_CLOEXEC | O_NOFOLLOW);
   if (file < 0) {
-    return;  // nobody listens
+    return;
   }
   struct stat found{};
   if (fstat(file, &found) == 0 && S_ISFIFO(found.st_mode) && meeting_point::trusted(found, terms)) {
