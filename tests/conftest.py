@@ -14,6 +14,7 @@ from pathlib import Path
 
 import hypothesis
 import pytest
+import xdist
 from filelock import FileLock
 from xdist.scheduler import LoadScopeScheduling
 
@@ -38,7 +39,7 @@ NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with t
 class Halves(LoadScopeScheduling):  # type: ignore[misc]
     """With `-n 2`: tests of the device and of the pager in one process, all others in another, which take as long.
 
-    What a session makes, such as a wheel, is made once in each.
+    A wheel that both need is built once (`_once`), what else a session makes once in each.
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -121,11 +122,9 @@ def lms_python(built_wheel: Path, pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def cuda_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A patched CUDA wheel; removed at the end, for it is large."""
-    output = tmp_path_factory.mktemp("cuda-dist")
-    yield build_wheel(CUDA_TAG, output)
-    shutil.rmtree(output)
+def cuda_wheel(request: pytest.FixtureRequest) -> Path:
+    """A patched CUDA wheel."""
+    return _once(request, f"pytorch-{CUDA_TAG}", lambda output: build_wheel(CUDA_TAG, output))
 
 
 @pytest.fixture(scope="session")
@@ -146,18 +145,15 @@ def libraries_python(built_wheel: Path, pytestconfig: pytest.Config) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tensorflow_wheel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[[str], Path]]:
-    """tensorflow_wheel(tag): the patched TensorFlow wheel of the tag, 250 MB, until the tests end."""
-    known: dict[str, Path] = {}
+def tensorflow_wheel(request: pytest.FixtureRequest) -> Callable[[str], Path]:
+    """tensorflow_wheel(tag): the patched TensorFlow wheel of the tag."""
 
     def wheel_of(tag: str) -> Path:
-        if tag not in known:
-            known[tag] = build_wheel(tag, tmp_path_factory.mktemp("tensorflow-dist"), "tensorflow", "tensorflow-cpu")
-        return known[tag]
+        return _once(
+            request, f"tensorflow-{tag}", lambda output: build_wheel(tag, output, "tensorflow", "tensorflow-cpu")
+        )
 
-    yield wheel_of
-    for wheel in known.values():
-        shutil.rmtree(wheel.parent)
+    return wheel_of
 
 
 @pytest.fixture(scope="session")
@@ -172,6 +168,16 @@ def tensorflow_python(tensorflow_wheel: Callable[[str], Path], pytestconfig: pyt
         return known[tag]
 
     return python_of
+
+
+def _once(request: pytest.FixtureRequest, name: str, build: Callable[[Path], Path]) -> Path:
+    """The wheel that build(folder) makes: built by whichever process needs it first, kept until the session ends."""
+    base = request.getfixturevalue("tmp_path_factory").getbasetemp()
+    folder: Path = (base.parent if xdist.is_xdist_worker(request) else base) / "wheels" / name
+    folder.mkdir(parents=True, exist_ok=True)
+    with FileLock(folder / "lock"):
+        known = list(folder.glob("*.whl"))
+        return known[0] if known else build(folder)
 
 
 def _kept_environment(config: pytest.Config, kind: str, name: str, wheel: Path, needs: tuple[str, ...] = ()) -> Path:
