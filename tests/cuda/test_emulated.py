@@ -5,7 +5,7 @@ libc10_cuda.so is built from upstream's source for the machine, libc10.so is Deb
 address space than otherwise: the emulator keeps a table of all of it. Nothing of a GPU, and nothing of the speed or of the
 memory order of a real machine, is seen here: the emulator runs on this machine's processor.
 
-LMS_TEST_STEPS sets the steps of every run.
+LMS_TEST_STEPS sets the steps of every run, LMS_TEST_FULL=1 makes them longer.
 """
 
 from __future__ import annotations
@@ -21,12 +21,14 @@ import pytest
 
 from elsewhere import TAG, Programs
 from machines import ARM, ARM_LARGE_PAGES, POWER, Machine
+from samples import FULL
 
 HERE = Path(__file__).parent
 CASES = re.findall(r"^CASE\((\w+)\) \{", (HERE / "object_units.cc").read_text(), re.MULTILINE)
 SMALL = {"SIM_CUDA_ADDRESS_SPACE": str(16 << 30)}
 LIMIT = 2 << 30  # bytes of memory that the emulator may take
 REAL_THREADS = {"SIM_CUDA_MODE": "threads"}
+STEPS = 10_000 if FULL else 3_000
 
 
 @dataclass(frozen=True)
@@ -47,10 +49,10 @@ class Run:
 
 RUNS = [
     *(
-        Run(machine, seed, 10_000, threads=3, policy="iteration")
+        Run(machine, seed, STEPS, threads=3, policy="iteration")
         for seed, machine in enumerate((POWER, ARM, ARM_LARGE_PAGES), 1)
     ),
-    *(Run(machine, seed, 2_000, threads=3, options=REAL_THREADS) for seed, machine in enumerate((POWER, ARM), 1)),
+    *(Run(machine, seed, STEPS // 5, threads=3, options=REAL_THREADS) for seed, machine in enumerate((POWER, ARM), 1)),
 ]
 
 
@@ -65,7 +67,7 @@ def emulate(machine: Machine, program: Path, words: list[str], variables: Mappin
 def test_a_seed_is_the_same_run_on_every_machine(
     machine: Machine, programs_for: Callable[[Machine], Programs], on_allocator: Callable[..., Path]
 ) -> None:
-    words = Run(machine, 1, 3_000).words
+    words = Run(machine, 1, 3_000 if FULL else 1_000).words
     printed = emulate(machine, programs_for(machine).build("stress.cc"), words, SMALL)
     here = subprocess.run(
         [on_allocator("stress.cc", TAG), *words],

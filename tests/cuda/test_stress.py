@@ -6,14 +6,14 @@ compares and rewrites them), copies one to another or from and to the host, wait
 something rarer. What is compared of a block is eight bytes of every MiB, which is all that the simulation then copies; every page
 has two such places. Most steps are cheap, yet a million of them move more than a TiB through the host's store.
 
- * plain: SEEDS seeds of a million steps each, one thread, reproducible exactly;
+ * plain: SEEDS seeds of STEPS steps each, one thread, reproducible exactly;
  * foresight, threads, streams: with the policy "iteration", with three threads, with streams that are real threads;
  * pageable: with copies that pass through the host's caches in full, which is slow;
  * address, thread: all that is compiled here, under sanitizers; libc10_cuda.so itself is not instrumented;
  * object: with releases whose allocator is a single object and free functions, as before 2.0.
 
 LMS_TEST_SEEDS sets how many seeds there are of the first kind, LMS_TEST_SEED the first one, and LMS_TEST_STEPS the
-steps of every run. LMS_TEST_FULL=1 has more seeds of most kinds. A run that fails says the command that repeats it. Two
+steps of every run. LMS_TEST_FULL=1 has more seeds of most kinds, and more steps. A run that fails says the command that repeats it. Two
 run at a time.
 """
 
@@ -34,8 +34,8 @@ from samples import FULL
 
 TAG = "v2.6.0"
 FIRST_SEED = int(os.environ.get("LMS_TEST_SEED", "1"))
-SEEDS = int(os.environ.get("LMS_TEST_SEEDS", "20" if FULL else "6"))
-STEPS = 1_000_000
+SEEDS = int(os.environ.get("LMS_TEST_SEEDS", "20" if FULL else "4"))
+STEPS = 1_000_000 if FULL else 500_000
 TIMEOUT_S = 900
 TOTALS = re.compile(r"^out (\d+) MiB, in (\d+) MiB, foreseen (\d+), ", re.MULTILINE)
 
@@ -75,18 +75,18 @@ RUNS = [
         Run("plain", seed, STEPS, options=READABLE if seed % 4 == 0 else {})
         for seed in range(FIRST_SEED, FIRST_SEED + SEEDS)
     ),
-    *(Run("foresight", seed, 300_000, policy="iteration") for seed in seeds(1, 4)),
+    *(Run("foresight", seed, STEPS // 4, policy="iteration") for seed in seeds(1, 4)),
     *(Run("pageable", seed, 20_000, options=PAGEABLE) for seed in seeds(1, 3)),
-    *(Run("threads", seed, 200_000, threads=3) for seed in seeds(1, 3)),
-    *(Run("threads", seed, 200_000, threads=3, policy="iteration") for seed in seeds(4, 6)),
+    *(Run("threads", seed, STEPS // 5, threads=3) for seed in seeds(1, 3)),
+    *(Run("threads", seed, STEPS // 5, threads=3, policy="iteration") for seed in seeds(4, 6)),
     *(Run("streams", seed, 30_000, threads=3, options=REAL_THREADS) for seed in seeds(1, 2)),
     *(Run("streams", seed, 30_000, threads=3, policy="iteration", options=REAL_THREADS) for seed in seeds(3, 4)),
-    *(Run("object", seed, STEPS if FULL else STEPS // 4, tag=tag) for seed, tag in enumerate(("v1.4.0", "v1.13.1"), 1)),
-    Run("object", 3, 100_000, tag="v1.4.0", threads=3),
-    Run("object", 4, 100_000, tag="v1.13.1", threads=3, policy="iteration"),
+    *(Run("object", seed, STEPS // 2, tag=tag) for seed, tag in enumerate(("v1.4.0", "v1.13.1"), 1)),
+    Run("object", 3, STEPS // 10, tag="v1.4.0", threads=3),
+    Run("object", 4, STEPS // 10, tag="v1.13.1", threads=3, policy="iteration"),
     Run("object", 5, 10_000, tag="v1.13.1", threads=3, options=REAL_THREADS),
     *([Run("object", 6, 50_000, tag="v1.13.1", flavour="address")] if FULL else []),
-    Run("address", 1, 100_000, flavour="address"),
+    Run("address", 1, STEPS // 10, flavour="address"),
     Run("address", 2, 60_000, flavour="address", threads=3, policy="iteration"),
     Run("address", 3, 10_000, flavour="address", threads=3, options=REAL_THREADS),
     Run("thread", 1, 20_000, flavour="thread", threads=3),

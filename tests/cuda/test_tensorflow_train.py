@@ -3,7 +3,7 @@ kernels are the CPU's (tensorflow_operators/stand_in.h): whole training programs
 to the same on the CPU.
 
 LMS_TEST_SEEDS sets how many seeds of the schedule each program is run with for each limit and policy, and
-LMS_TEST_TF_TAGS the releases, such as "v2.1.0 v2.21.0". Two programs are run with 2.2.0 in any case.
+LMS_TEST_TF_TAGS the releases, such as "v2.1.0 v2.21.0". LMS_TEST_FULL=1 runs two programs with 2.2.0, too.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ import tensorflow_gpu
 from checks import Outcomes, parameters
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
+from samples import FULL
 from tensorflow_operators import build
 
 PROGRAMS = Path(__file__).parent / "tensorflow_train"
@@ -41,7 +42,7 @@ def runs(tag: str, name: str) -> bool:
 def every_check() -> list[Any]:
     return [
         pytest.param(tag, *each.values, id=f"{tag}-{each.values[0]}-{each.values[1]}")
-        for tag in dict.fromkeys((*TAGS, OLD_TAG))
+        for tag in dict.fromkeys((*TAGS, *([OLD_TAG] if FULL else [])))
         for each in parameters(PROGRAMS)
         if runs(tag, each.values[1])
     ]

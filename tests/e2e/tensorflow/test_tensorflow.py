@@ -25,9 +25,8 @@ from samples import FULL
 
 PROGRAMS = Path(__file__).parent / "programs"
 NEW_TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3
-ALIKE = (
-    () if FULL else ("checks_tf_ram", "checks_tf_requests", "checks_tf_sharing")
-)  # where it does not matter which Keras there is
+# Where it does not matter which Keras there is.
+ALIKE = () if FULL else ("checks_tf_ram", "checks_tf_requests", "checks_tf_sharing", "checks_tf_tuning")
 OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
 ESTIMATOR_MODULE = "checks_tf_estimator"
