@@ -171,7 +171,10 @@ def tensorflow_python(tensorflow_wheel: Callable[[str], Path], pytestconfig: pyt
 
 
 def _once(request: pytest.FixtureRequest, name: str, build: Callable[[Path], Path]) -> Path:
-    """The wheel that build(folder) makes: built by whichever process needs it first, kept until the session ends."""
+    """The wheel that build(folder) makes, built by whichever process needs it first.
+
+    It goes, or stays after a failure, with the session's other files.
+    """
     base = request.getfixturevalue("tmp_path_factory").getbasetemp()
     folder: Path = (base.parent if xdist.is_xdist_worker(request) else base) / "wheels" / name
     folder.mkdir(parents=True, exist_ok=True)
