@@ -114,6 +114,48 @@ CASE(a_stream_that_is_destroyed_after_its_operations) {
   program.pager->free(made);
 }
 
+// A cached block is taken while work on `earlier` that reads it goes on, for a stream that another thread makes
+// meanwhile and the pager calls `name_of(stream)`.
+template <typename NameOf>
+void reuse_behind_work(Paged* program, unsigned earlier, StreamId home, NameOf name_of) {
+  Pager* pager = program->pager;
+  void* freed = nullptr;
+  CHECK(pager->allocate(block_bytes, &freed, home).ok());
+  std::atomic<bool> ends{false};
+  program->write(earlier, static_cast<char*>(freed), block_bytes, 1);
+  program->launch(earlier, [&] {
+    while (!ends.load()) {
+      std::this_thread::yield();
+    }
+  });
+  program->read(earlier, static_cast<char*>(freed), block_bytes, 1);
+  pager->free(freed);
+  std::thread another([&] {
+    rig::set_device();
+    void* handle = nullptr;
+    rig::require(cuStreamCreate(&handle, 1), "cuStreamCreate");
+    program->handles.push_back(handle);
+    const StreamId user = name_of(handle);
+    CHECK_EQ(user, home);
+    void* taken = nullptr;
+    CHECK(pager->allocate(block_bytes, &taken, user).ok());
+    CHECK(taken == freed);
+    program->write(static_cast<unsigned>(program->handles.size() - 1), static_cast<char*>(taken), block_bytes, 2);
+    rig::require(cuStreamSynchronize(handle), "cuStreamSynchronize");
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));  // in which it would do harm
+  ends.store(true);
+  another.join();
+  program->all_is_well();
+  pager->free(freed);
+}
+
+CASE(a_block_of_one_of_more_streams_than_have_numbers) {
+  setenv("SIM_CUDA_MODE", "threads", 1);
+  Paged program(8 * block_bytes, false);
+  reuse_behind_work(&program, 0, lms::any_stream, [](void* /*stream*/) { return lms::any_stream; });
+}
+
 CASE(blocks_come_and_go) {
   Paged program(4 * block_bytes, false);
   std::vector<char*> blocks;

@@ -287,7 +287,7 @@ Status Pager::allocate(std::uint64_t bytes, void** out, StreamId user) {
   } else if (asynchronous_) {
     // What a stream enqueued before it freed the block comes first on that stream anyway.
     Uses others = block->uses();
-    others.streams &= ~stream_bit(user);
+    others.streams &= user == any_stream ? UINT64_MAX : ~stream_bit(user);
     if (others.streams != 0 && !backend_->order(others, user)) {
       Status status = device_failed("reuse a block");
       const Lock lock(lock_);
