@@ -592,9 +592,11 @@ class Program {
     // At the end of a block the stock allocator touches the streams that were recorded.
     const bool recordable =
         (block->users >> own_stream & 1) == 0 || !release::has_own_streams || shared_->pager()->owns(block->data.get());
-    if (random_.chance(50) && recordable) {
+    // Unannounced uses of a held block are known by the stream that it was allocated on, which may be destroyed by now.
+    const bool homeless = block->held && block->home == own_stream;
+    if (homeless || (random_.chance(50) && recordable)) {
       for (int other = 0; other < streams_of_a_thread; ++other) {
-        if ((block->users >> other & 1) != 0 && other != block->home) {
+        if ((block->users >> other & 1) != 0 && (homeless || other != block->home)) {
           release::record_stream(block->data, streams_[static_cast<size_t>(other)]);
         }
       }

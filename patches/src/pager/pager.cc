@@ -46,6 +46,9 @@ void pager_raise_to(std::atomic<std::uint64_t>* peak, std::uint64_t value) {
   }
 }
 
+// Whether the host waits where the stream has to: it is not known which that is, or it is the host.
+bool pager_waits_on_host(StreamId user) { return user == host_stream || user >= any_stream; }
+
 // Adds the time until its end to a counter that the pager's lock guards.
 class PagerStall {
  public:
@@ -597,7 +600,7 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
           if (!status.ok()) {
             break;
           }
-          if (user == host_stream) {
+          if (pager_waits_on_host(user)) {
             continue;  // the lock may have been let go
           }
         }
@@ -636,15 +639,16 @@ Status Pager::order(Lock* lock, Block* block, StreamId user) {
     block->streams.fetch_and(~copy.streams, std::memory_order_release);
     return {};
   }
-  if (user == host_stream) {
+  const bool on_host = pager_waits_on_host(user);
+  if (on_host) {
     lock->unlock();
   }
   const bool ordered = backend_->order(copy, user);
   Status status = ordered ? Status() : device_failed("wait for a copy");
-  if (user == host_stream) {
+  if (on_host) {
     lock->lock();
   }
-  if (ordered && user != host_stream && user < any_stream) {
+  if (ordered && !on_host) {
     block->streams.fetch_or(stream_bit(user), std::memory_order_release);
     raise_to(&block->until, backend_->now());
     block->streams.fetch_and(~copy.streams, std::memory_order_release);

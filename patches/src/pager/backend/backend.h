@@ -87,11 +87,14 @@ class Backend {
   std::uint64_t now() const { return clock_.load(std::memory_order_acquire); }
 
   // The number of the stream that the framework calls `handle` (a cudaStream_t), which exists now. Streams beyond the
-  // 62nd are any_stream. `lasting`: it is never destroyed; what was said first of a handle counts.
+  // 62nd are any_stream. `lasting`: it is never destroyed; what was said first of a handle counts. Of a stream that may
+  // be destroyed this is asked whenever it is to be used: another one may have the handle by then, and is any_stream
+  // until the device has been idle.
   virtual StreamId stream(std::uintptr_t /*handle*/, bool /*lasting*/) { return host_stream; }
 
   // Whether the stream is never destroyed. One that may be has to be marked while it is known to exist, which it is
-  // where work is enqueued on it: it is touched there and as the `user` of the calls below, and never else.
+  // where work is enqueued on it: it is touched there, in stream(), and as the `user` of the calls below, and never
+  // else.
   virtual bool lasting(StreamId /*stream*/) const { return true; }
 
   // Makes it cheap to tell later whether the work that is on the stream now is over. Never fails: without a mark the

@@ -38,6 +38,11 @@ class CudaSymbols {
       missing_ = symbol;
     }
   }
+  // Null where the library has none.
+  template <typename Function>
+  void if_there(const char* symbol, Function* function) {
+    *function = reinterpret_cast<Function>(dlsym(library_, symbol));
+  }
   const std::string& missing() const { return missing_; }
 
  private:
@@ -70,6 +75,7 @@ std::string cuda_driver_resolve(void* library, CudaDriver* driver) {
   find("cuStreamCreateWithPriority", &driver->stream_create_with_priority);
   find("cuCtxGetStreamPriorityRange", &driver->ctx_get_stream_priority_range);
   find("cuStreamDestroy_v2", &driver->stream_destroy);
+  find.if_there("cuStreamGetId", &driver->stream_get_id);
   find("cuStreamWaitEvent", &driver->stream_wait_event);
   find("cuStreamIsCapturing", &driver->stream_is_capturing);
   find("cuEventCreate", &driver->event_create);

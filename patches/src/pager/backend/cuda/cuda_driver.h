@@ -88,7 +88,7 @@ struct AccessDescription {
 
 }  // namespace cuda
 
-// The functions: all of them are in every driver since CUDA 10.2.
+// The functions: all of them are in every driver since CUDA 10.2, but for one.
 struct CudaDriver {
   CudaResult (*init)(unsigned flags) = nullptr;
   CudaResult (*driver_get_version)(int* version) = nullptr;
@@ -110,6 +110,7 @@ struct CudaDriver {
   CudaResult (*stream_create_with_priority)(CudaStream* stream, unsigned flags, int priority) = nullptr;
   CudaResult (*ctx_get_stream_priority_range)(int* least, int* greatest) = nullptr;
   CudaResult (*stream_destroy)(CudaStream stream) = nullptr;
+  CudaResult (*stream_get_id)(CudaStream stream, unsigned long long* id) = nullptr;  // null before CUDA 12.0
   CudaResult (*stream_wait_event)(CudaStream stream, CudaEvent event, unsigned flags) = nullptr;
   CudaResult (*stream_is_capturing)(CudaStream stream, int* status) = nullptr;
   CudaResult (*event_create)(CudaEvent* event, unsigned flags) = nullptr;

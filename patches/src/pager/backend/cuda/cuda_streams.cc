@@ -56,18 +56,51 @@ StreamId CudaStreams::number(std::uintptr_t handle, bool lasting) {
   };
   StreamId last = last_.load(std::memory_order_acquire);
   StreamId id = find(last);
-  if (id <= last) {
-    return id;
+  if (id > last) {
+    lasting = lasting || handle == cuda::stream_default;
+    unsigned long long identity = 0;
+    if (!lasting && !identify(handle, &identity)) {
+      return any_stream;
+    }
+    const std::lock_guard<std::mutex> guard(adding_);
+    last = last_.load(std::memory_order_relaxed);
+    id = find(last);
+    if (id > last && id < any_stream) {
+      streams_[id].handle = handle;
+      streams_[id].lasting = lasting;
+      streams_[id].identity.store(identity, std::memory_order_relaxed);
+      last_.store(id, std::memory_order_release);
+    }
   }
-  const std::lock_guard<std::mutex> guard(adding_);
-  last = last_.load(std::memory_order_relaxed);
-  id = find(last);
-  if (id > last && id < any_stream) {
-    streams_[id].handle = handle;
-    streams_[id].lasting = lasting || handle == cuda::stream_default;
-    last_.store(id, std::memory_order_release);
+  return this->lasting(id) || take_over(&streams_[id]) ? id : any_stream;
+}
+
+bool CudaStreams::identify(std::uintptr_t handle, unsigned long long* identity) const {
+  const CudaScope scope(*device_);
+  return scope.ok() && driver_.stream_get_id != nullptr &&
+         driver_.stream_get_id(reinterpret_cast<CudaStream>(handle), identity) == cuda::success;
+}
+
+// Whether the number is that of the stream, not lasting, that has its handle now. It is when the device has been idle
+// since that was first seen. To wait for that here could break a capture: who uses the memory of any_stream waits.
+bool CudaStreams::take_over(Stream* stream) {
+  unsigned long long identity = 0;
+  if (!identify(stream->handle, &identity)) {
+    return false;
   }
-  return id;
+  if (identity == stream->identity.load(std::memory_order_acquire)) {
+    return true;
+  }
+  const std::lock_guard<std::mutex> guard(stream->lock);
+  if (identity != stream->heir) {
+    stream->heir = identity;
+    stream->heir_since = clock_->fetch_add(1, std::memory_order_acq_rel);
+  }
+  if (stream->heir_since > synchronized_.load(std::memory_order_acquire)) {
+    return false;
+  }
+  stream->identity.store(identity, std::memory_order_release);
+  return true;
 }
 
 bool CudaStreams::is_over(const Stream& stream, std::uint64_t until) const {
@@ -133,15 +166,13 @@ bool CudaStreams::over(const Uses& uses) {
     }
     const CudaScope scope(*device_);
     const std::lock_guard<std::mutex> guard(stream.lock);
-    while (!is_over(stream, uses.until)) {
-      Mark mark = {};
-      // A mark may also fail for want of memory. What the device answers else, that the event is a capture's, say, is
-      // no proof that work is over.
-      if (!scope.ok() || cover(&stream, uses.until, 0, &mark) != Outcome::done || !is_done(*mark.event)) {
-        return false;
-      }
-      retire(&stream, mark.stamp);
+    Mark mark = {};
+    // A mark may also fail for want of memory. What the device answers else, that the event is a capture's, say, is no
+    // proof that work is over.
+    if (!scope.ok() || cover(&stream, uses.until, &mark) != Outcome::done || !is_done(*mark.event)) {
+      return false;
     }
+    retire(&stream, mark.stamp);
   }
   return true;
 }
@@ -153,18 +184,14 @@ bool CudaStreams::wait_on_device(Stream* stream, std::uint64_t until, CudaStream
   {
     const std::lock_guard<std::mutex> guard(stream->lock);
     Mark mark = {};
-    while ((outcome = cover(stream, until, mark.stamp, &mark)) == Outcome::done) {
+    outcome = cover(stream, until, &mark);
+    if (outcome == Outcome::done) {
       // Asking is cheaper than a wait that the device has to carry out.
       if (!is_done(*mark.event)) {
-        if (!device_->check(driver_.stream_wait_event(user, mark.event->handle, 0), "cuStreamWaitEvent")) {
-          return false;
-        }
-      } else if (stream->lasting || stream->marks.front().stamp == mark.stamp) {
-        retire(stream, mark.stamp);
+        return device_->check(driver_.stream_wait_event(user, mark.event->handle, 0), "cuStreamWaitEvent");
       }
-      if (mark.stamp >= until) {
-        return true;
-      }
+      retire(stream, mark.stamp);
+      return true;
     }
   }
   return resolve(outcome, until);
@@ -175,7 +202,8 @@ bool CudaStreams::wait_on_host(Stream* stream, std::uint64_t until) {
   {
     std::unique_lock<std::mutex> lock(stream->lock);
     Mark mark = {};
-    while ((outcome = cover(stream, until, mark.stamp, &mark)) == Outcome::done) {
+    outcome = cover(stream, until, &mark);
+    if (outcome == Outcome::done) {
       ++mark.event->holders;
       lock.unlock();
       const CudaResult result = driver_.event_synchronize(mark.event->handle);
@@ -184,10 +212,8 @@ bool CudaStreams::wait_on_host(Stream* stream, std::uint64_t until) {
       if (!device_->check(result, "cuEventSynchronize")) {
         return false;
       }
-      retire(stream, mark.stamp);  // those before it have been waited for, too, where that is needed
-      if (mark.stamp >= until) {
-        return true;
-      }
+      retire(stream, mark.stamp);
+      return true;
     }
   }
   return resolve(outcome, until);
@@ -234,14 +260,10 @@ bool CudaStreams::capturing(const Stream& stream) const {
   return result == cuda::stream_capture_implicit || (result == cuda::success && status != cuda::capture_none);
 }
 
-// What is to be waited for next so that work up to `until` is over, if marks up to `after` were waited for: the first
-// mark with a stamp of at least `until`, or, of a stream that is not lasting, the first after `after`.
-CudaStreams::Outcome CudaStreams::cover(Stream* stream, std::uint64_t until, std::uint64_t after, Mark* mark) {
-  if (!stream->lasting) {
-    if (stream->marks.empty() || stream->marks.back().stamp < until || !is_over(*stream, stream->given_up)) {
-      return Outcome::gone;
-    }
-    until = std::max(after + 1, stream->marks.front().stamp);
+// The mark to wait for so that work up to `until` is over: the first with a stamp of at least that.
+CudaStreams::Outcome CudaStreams::cover(Stream* stream, std::uint64_t until, Mark* mark) {
+  if (!stream->lasting && (stream->marks.empty() || stream->marks.back().stamp < until)) {
+    return Outcome::gone;
   }
   const auto find = [&] {
     return std::lower_bound(stream->marks.begin(), stream->marks.end(), until,
@@ -303,20 +325,13 @@ void CudaStreams::retire(Stream* stream, std::uint64_t stamp) {
 }
 
 void CudaStreams::prune(Stream* stream) {
-  if (stream->lasting) {
-    // Marks end in their order, so the last one that is over is found by halving.
-    const auto first_open = std::partition_point(stream->marks.begin(), stream->marks.end(),
-                                                 [&](const Mark& mark) { return is_done(*mark.event); });
-    if (first_open != stream->marks.begin()) {
-      retire(stream, std::prev(first_open)->stamp);
-    }
-  } else {
-    while (!stream->marks.empty() && is_done(*stream->marks.front().event)) {
-      retire(stream, stream->marks.front().stamp);
-    }
+  // Marks end in their order, so the last one that is over is found by halving.
+  const auto first_open = std::partition_point(stream->marks.begin(), stream->marks.end(),
+                                               [&](const Mark& mark) { return is_done(*mark.event); });
+  if (first_open != stream->marks.begin()) {
+    retire(stream, std::prev(first_open)->stamp);
   }
   while (stream->marks.size() >= cuda_most_marks) {
-    stream->given_up = stream->marks.front().stamp;
     release(stream, stream->marks.front().event);
     stream->marks.pop_front();
   }

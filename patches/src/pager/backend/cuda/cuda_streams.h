@@ -6,8 +6,10 @@
 //
 // A driver does not check the handle of a stream that was destroyed: to use it is a crash, or meets another stream that
 // has got the same handle since. So a stream that may be destroyed (not `lasting`) is given no mark but when its user
-// asks for one; what no mark covers is over when the device is idle. Its queue may be that of several streams, one
-// after the other, whose marks may end in another order.
+// asks for one; what no mark covers is over when the device is idle. The stream that gets the handle next gets the
+// number, too, but not before the device has been idle: what its marks cover then is its own work, or over. The
+// driver's identity of a stream, which no other one ever has, tells the two apart; where the driver has none (before
+// CUDA 12.0), streams that may be destroyed are any_stream.
 //
 // Thread-safe. A thread that waits for the device holds no lock meanwhile.
 #ifndef LMS_CUDA_STREAMS_H
@@ -35,8 +37,9 @@ class CudaStreams {
   CudaStreams& operator=(const CudaStreams&) = delete;
   ~CudaStreams();  // no thread waits any more
 
-  // The number that a stream has for good, given to it now if need be; any_stream when there are no more numbers. Takes
-  // no lock for a stream that has one. The default stream is lasting, whatever is said.
+  // The number of a stream, given to it now if need be; any_stream when there are no more numbers, or, of a stream that
+  // may be destroyed, while it cannot be told from those that had the handle before. Takes no lock for a stream that
+  // has one. The default stream is lasting, whatever is said.
   StreamId number(std::uintptr_t handle, bool lasting);
 
   bool lasting(StreamId stream) const { return stream >= any_stream || streams_[stream].lasting; }
@@ -64,10 +67,12 @@ class CudaStreams {
   struct Stream {
     std::uintptr_t handle = 0;  // fixed once the stream has its number, as is the next
     bool lasting = true;
+    std::atomic<unsigned long long> identity{0};  // of one that is not: the driver's; of the stream with the number
     std::atomic<std::uint64_t> done{0};  // work up to this stamp is over
     std::mutex lock;  // guards what follows
     std::deque<Mark> marks;  // by stamp
-    std::uint64_t given_up = 0;  // marks up to this stamp were taken off the queue before they were over
+    unsigned long long heir = 0;  // the identity of the stream that has the handle now, without the number yet
+    std::uint64_t heir_since = 0;  // a stamp: work of those before it has none above that
     std::size_t prune_at = 0;
     std::vector<std::unique_ptr<Event>> events;  // all of them
     std::vector<Event*> idle;
@@ -79,6 +84,8 @@ class CudaStreams {
     failed
   };
 
+  bool identify(std::uintptr_t handle, unsigned long long* identity) const;
+  bool take_over(Stream* stream);
   bool is_over(const Stream& stream, std::uint64_t until) const;
   bool capturing(const Stream& stream) const;
   bool synchronize(std::uint64_t until);
@@ -87,7 +94,7 @@ class CudaStreams {
   bool resolve(Outcome outcome, std::uint64_t until);
 
   // The stream's lock is held.
-  Outcome cover(Stream* stream, std::uint64_t until, std::uint64_t after, Mark* mark);
+  Outcome cover(Stream* stream, std::uint64_t until, Mark* mark);
   Outcome record(Stream* stream);
   bool is_done(const Event& event) const;
   static void release(Stream* stream, Event* event);
