@@ -46,9 +46,6 @@ void pager_raise_to(std::atomic<std::uint64_t>* peak, std::uint64_t value) {
   }
 }
 
-// Whether the host waits where the stream has to: it is not known which that is, or it is the host.
-bool pager_waits_on_host(StreamId user) { return user == host_stream || user >= any_stream; }
-
 // Adds the time until its end to a counter that the pager's lock guards.
 class PagerStall {
  public:
@@ -287,17 +284,12 @@ Status Pager::allocate(std::uint64_t bytes, void** out, StreamId user) {
     if (!status.ok()) {
       return status;
     }
-  } else if (asynchronous_) {
-    // What a stream enqueued before it freed the block comes first on that stream anyway.
-    Uses others = block->uses();
-    others.streams &= user == any_stream ? UINT64_MAX : ~stream_bit(user);
-    if (others.streams != 0 && !backend_->order(others, user)) {
-      Status status = device_failed("reuse a block");
-      const Lock lock(lock_);
-      ++freed_uncached_;  // the cache counted a take that did not happen
-      cache_.put_back(block);
-      return status;
-    }
+  } else if (asynchronous_ && !backend_->order(block->uses(), user)) {
+    Status status = device_failed("reuse a block");
+    const Lock lock(lock_);
+    ++freed_uncached_;  // the cache counted a take that did not happen
+    cache_.put_back(block);
+    return status;
   }
   block->asked.store(whole, std::memory_order_relaxed);
   start_block(block, user);
@@ -600,7 +592,7 @@ Status Pager::pin_slow(Block* block, bool write, Pin* out, StreamId user) {
           if (!status.ok()) {
             break;
           }
-          if (pager_waits_on_host(user)) {
+          if (waits_on_host(user)) {
             continue;  // the lock may have been let go
           }
         }
@@ -639,7 +631,7 @@ Status Pager::order(Lock* lock, Block* block, StreamId user) {
     block->streams.fetch_and(~copy.streams, std::memory_order_release);
     return {};
   }
-  const bool on_host = pager_waits_on_host(user);
+  const bool on_host = waits_on_host(user);
   if (on_host) {
     lock->unlock();
   }

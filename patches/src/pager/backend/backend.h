@@ -41,6 +41,9 @@ inline constexpr std::uint64_t stream_bit(StreamId stream) {
   return stream == host_stream || stream == no_stream ? 0 : std::uint64_t{1} << stream;
 }
 
+// Whether the host waits where the stream would have to: it is the host, or it is not known which stream it is.
+inline constexpr bool waits_on_host(StreamId user) { return user == host_stream || user >= any_stream; }
+
 class Backend {
  public:
   Backend() = default;
@@ -101,8 +104,8 @@ class Backend {
   // answer is only less exact.
   virtual void mark(StreamId /*stream*/) {}
 
-  // Makes the stream's later work wait for the uses; the host itself waits when `user` is host_stream. False when the
-  // device fails.
+  // Makes the stream's later work wait for the uses, but for its own, which come first on it anyway; the host itself
+  // waits when `user` is host_stream. False when the device fails.
   virtual bool order(const Uses& /*uses*/, StreamId /*user*/) { return true; }
 
   // Whether the uses are known to be over. When the device has failed the answer means nothing.

@@ -124,8 +124,11 @@ bool CudaStreams::order(const Uses& uses, StreamId user) {
   if (user == no_stream) {
     return true;
   }
-  bool on_host = user == host_stream || user == any_stream;
+  bool on_host = waits_on_host(user);
   std::uint64_t waits = on_host ? uses.streams : uses.streams & ~stream_bit(user);
+  if (waits == 0) {
+    return true;
+  }
   for (StreamId id = 1; id < any_stream; ++id) {
     if ((waits & stream_bit(id)) != 0 && is_over(streams_[id], uses.until)) {
       waits &= ~stream_bit(id);

@@ -72,7 +72,7 @@ class CudaStreams {
     std::mutex lock;  // guards what follows
     std::deque<Mark> marks;  // by stamp
     unsigned long long heir = 0;  // the identity of the stream that has the handle now, without the number yet
-    std::uint64_t heir_since = 0;  // a stamp: work of those before it has none above that
+    std::uint64_t heir_since = UINT64_MAX;  // a stamp: work of those before it has none above that
     std::size_t prune_at = 0;
     std::vector<std::unique_ptr<Event>> events;  // all of them
     std::vector<Event*> idle;
