@@ -102,7 +102,7 @@ def test_doctor_is_content_with_a_machine_that_can_build(
         ("standard", "C++ compiler", "install"),
         ("git", "git", "install"),
         ("registry", "pip", "pip config list"),
-        ("version", "pip", "--base-wheel"),
+        ("version", "pip", "--base"),
         ("CUDA package", "CUDA headers", "only wheels for CUDA"),
         ("CUDA package's version", "CUDA headers", "only wheels for CUDA"),
         ("interpreter", "interpreter", "use one of cp39"),

@@ -300,7 +300,7 @@ def test_a_package_that_the_registry_lacks_is_said(with_cuda: Workshop) -> None:
     next((with_cuda.folder / "shop").glob("nvidia_crt*.whl")).unlink()
     done = with_cuda.build()
     assert done.returncode == DownloadFailed.exit_code
-    assert "nvidia-crt 12.4.131" in done.stderr and "--base-wheel" not in done.stderr
+    assert "nvidia-crt 12.4.131" in done.stderr and "--base" not in done.stderr
     assert "Traceback" not in done.stderr
     _nothing_is_left(with_cuda, 1)
 

@@ -95,7 +95,7 @@ def test_a_download_that_is_not_the_official_file_is_refused(workshop: Workshop,
 
 def test_nothing_to_fetch_says_what_to_do(workshop: Workshop, shop: Path) -> None:
     (shop / workshop.base.name).unlink()
-    with pytest.raises(DownloadFailed, match="(?s)No matching distribution.*--base-wheel"):
+    with pytest.raises(DownloadFailed, match="(?s)No matching distribution.*--base"):
         _fetch(workshop)
     assert [path.name for path in workshop.cache.iterdir() if path.suffix != ".lock"] == []
 

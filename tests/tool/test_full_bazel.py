@@ -145,7 +145,7 @@ def test_bazel_is_missing(yard: Yard) -> None:
     assert plain.returncode == 0, plain.stderr
     lines = plain.stdout.splitlines()
     assert lines[-1].startswith(f"lmsbuild tensorflow {NAME} --python {synthetic.TARGET.python} --output ")
-    assert lines[-1].endswith(" --base-wheel dist/*.whl")
+    assert lines[-1].endswith(" --base dist/*.whl")
     assert [line.split()[-1] for line in lines[-4:-2]] == [
         "configure.py",
         "//tensorflow/tools/pip_package:build_pip_package",

@@ -197,7 +197,7 @@ def test_the_commands_for_tensorflow(debian_tree: Callable[[str], Path], tmp_pat
         "python configure.py",
         "bazel build --jobs=4 --local_ram_resources=12288 //tensorflow/tools/pip_package:build_pip_package",
         "build_pip_package dist",
-        "lmsbuild tensorflow v2.14.1 --base-wheel dist/tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl --output dist",
+        "lmsbuild tensorflow v2.14.1 --base dist/tensorflow-2.14.1-cp311-cp311-linux_x86_64.whl --output dist",
     ]
     result = find_patch(patches, catalogue.find_tag(patches, "v2.14.1", "tensorflow")).result
     found = {path: blob_hash((tmp_path / "tensorflow" / path).read_bytes()) for path in result}

@@ -35,7 +35,9 @@ from lmsbuild.wheel.target import target_for
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
 _verbose = click.option("-v", "--verbose", is_flag=True, help="Show every command that runs.")
-_base_wheel = click.option("--base-wheel", type=_FILE, help="An official wheel; without it, pip fetches one.")
+_base_wheel = click.option(
+    "--base", "--base-wheel", "base_wheel", type=_FILE, help="An official wheel; without it, pip fetches one."
+)
 _package = click.option(
     "--package", help="Which of the framework's packages, such as tensorflow-cpu; without it, the first that it lists."
 )
@@ -126,7 +128,7 @@ def _build(
     if mode == "full":
         if base_wheel or package:
             raise click.UsageError(
-                f"--mode full builds {found.package} from source: it takes neither --base-wheel nor --package"
+                f"--mode full builds {found.package} from source: it takes neither --base nor --package"
             )
         planned = plan.make(plan.Options(tag, patches, cache, output, python, source_, jobs))
         if dry_run:
@@ -206,7 +208,7 @@ def generate_patches(tags: tuple[str, ...], every: bool, base_wheel: Path | None
             "this lmsbuild is an installed package, whose patches are made: to change them, run `pip install -e .` in a checkout"
         )
     if base_wheel and len(tags) != 1:
-        raise click.UsageError("--base-wheel goes with one tag.")
+        raise click.UsageError("--base goes with one tag.")
     patches, cache = paths.patches_folder(), paths.cache_folder()
     chosen = _chosen(patches, tags, every) if tags or every else []
     frameworks = {tag.framework for tag in chosen} or catalogue.frameworks(patches)
@@ -308,7 +310,7 @@ def add(
     patches = paths.patches_folder()
     catalogue.check_framework(patches, framework)
     if base_wheel and len(tags) != 1:
-        raise click.UsageError("--base-wheel goes with one tag.")
+        raise click.UsageError("--base goes with one tag.")
     target = target_for(python)
     options = add_tag.Options(
         framework=framework,

@@ -103,7 +103,7 @@ def _pip() -> Finding:
         wanted.setdefault(tag.package, [])
         if target_for(None).interpreter in tag.interpreters:
             wanted[tag.package].append(tag.version)
-    finding = _unlisted("pip", wanted, "check `pip config list`, or use --base-wheel")
+    finding = _unlisted("pip", wanted, "check `pip config list`, or use --base")
     return finding or Finding("pip", "reaches the registry")
 
 

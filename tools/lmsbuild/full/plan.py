@@ -232,7 +232,7 @@ def _last_lines(plan: Plan, output: Path) -> list[str]:
         return [f"cp {wheels} {shlex.quote(str(output))}/"]
     tag = plan.options.tag
     words = ["lmsbuild", tag.framework, tag.name, "--python", plan.options.python or target_for(None).python]
-    return [f"{shlex.join([*words, '--output', str(output)])} --base-wheel {wheels}"]
+    return [f"{shlex.join([*words, '--output', str(output)])} --base {wheels}"]
 
 
 def _is_commit(revision: str, commit: str) -> str:

@@ -145,7 +145,7 @@ def check_complete(wheel: WheelFile, graft: Graft) -> None:
     if graft.abi_library not in wheel.members:
         raise BadRelease(
             f"{wheel.path.name} has no {graft.abi_library}: it holds no build of the framework, but requires a package "
-            "that does. Give a wheel of that one with --base-wheel"
+            "that does. Give a wheel of that one with --base"
         )
 
 

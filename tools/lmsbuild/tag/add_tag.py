@@ -73,7 +73,7 @@ def _add(options: Options, name: str, scratch: Path) -> str:
         if wheel.name.version.local:
             raise BadRelease(
                 f"{base.name} is a build of its own ({wheel.name.version.local}), from a place that pip is configured to "
-                "look in: give the official wheel with --base-wheel"
+                "look in: give the official wheel with --base"
             )
         tag = release.read(patches, options.framework, name, wheels, wheel)
         originals = {path: wheel.read(member) for path, member in graft.edited_members(patches, tag).items()}
@@ -105,7 +105,7 @@ def _base_wheel(options: Options, known: Release) -> Path:
     if options.base_wheel.name not in known.wheels:
         raise WrongHash(
             f"{options.base_wheel.name} is no official wheel of {known.package} {known.version} that the registry lists: "
-            "keep the name under which it was published, or leave out --base-wheel to have it fetched"
+            "keep the name under which it was published, or leave out --base to have it fetched"
         )
     download.check_known(known, options.base_wheel)
     return options.base_wheel
