@@ -163,7 +163,7 @@ def test_a_damaged_file_is_refused(server: FlakyServer, tmp_path: Path) -> None:
 
 def _fetch(server: FlakyServer, folder: Path) -> None:
     shares: list[float] = []
-    resumable.fetch(f"{server.root}/file", SHA256, folder / "whole", folder, shares.append)
+    resumable.fetch(f"{server.root}/file", SHA256, folder / "whole", folder, lambda done, of: shares.append(done / of))
     assert (folder / "whole").read_bytes() == DATA
     assert [path.name for path in folder.iterdir()] == ["whole"]
     assert all(0 < share <= 1 for share in shares)

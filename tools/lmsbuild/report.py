@@ -8,9 +8,9 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -62,15 +62,43 @@ def _escaped(message: str) -> str:
     return message.replace("[", "\\[")
 
 
-@contextmanager
-def progress(label: str, total: float | None) -> Iterator[Callable[[float], None]]:
-    """A progress bar; yields the function that sets how much of `total` (None: unknown) is done."""
-    if not _console().is_terminal:
-        yield lambda done: None
-        return
-    from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeElapsedColumn
+class Show(Protocol):
+    """Sets how much is done, and of how much when that is known only now."""
 
-    columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn(), TimeElapsedColumn())
+    def __call__(self, done: float, of: float | None = None) -> None: ...
+
+
+def _show_nothing(done: float, of: float | None = None) -> None:
+    pass
+
+
+@contextmanager
+def progress(label: str, total: float | None, *, is_bytes: bool = False) -> Iterator[Show]:
+    """A progress bar; yields the function that sets how much of `total` (None: not known, or not yet) is done.
+
+    It shows how much that is, of bytes how many a second, and the time that it has taken.
+    """
+    if not _console().is_terminal:
+        yield _show_nothing
+        return
+    from rich.progress import (
+        BarColumn,
+        DownloadColumn,
+        MofNCompleteColumn,
+        Progress,
+        ProgressColumn,
+        TaskProgressColumn,
+        TextColumn,
+        TimeElapsedColumn,
+        TransferSpeedColumn,
+    )
+
+    amount: tuple[ProgressColumn, ...] = ()
+    if is_bytes:
+        amount = (DownloadColumn(binary_units=True), TransferSpeedColumn())
+    elif total is not None and total > 1:
+        amount = (MofNCompleteColumn(),)
+    columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn(), *amount, TimeElapsedColumn())
     with Progress(*columns, console=_console(), transient=True) as bars:
         task = bars.add_task(label, total=total)
-        yield lambda done: bars.update(task, completed=done)
+        yield lambda done, of=None: bars.update(task, completed=done, total=of)

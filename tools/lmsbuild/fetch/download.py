@@ -77,7 +77,7 @@ def _download_known(release: Release, target: Target, folder: Path) -> Path | No
     lock = folder.parent / f"{sha256}.lock"
     with (
         locked(lock, "another run fetches the same wheel; waiting for it"),
-        report.progress(f"download {release.package} {release.version}", 1.0) as show,
+        report.progress(f"download {release.package} {release.version}", None, is_bytes=True) as show,
     ):
         try:
             resumable.fetch(link.address, sha256, wheel, folder.parent, show)
@@ -102,12 +102,12 @@ def _download(release: Release, target: Target, folder: Path) -> Path:
     countable = _has_raw_progress()
     words += ["--progress-bar", "raw" if countable else "off"]
     words += [*target.pip_arguments(), "--dest", str(folder), f"{release.package}=={release.version}"]
-    with report.progress(f"download {release.package} {release.version}", 1.0 if countable else None) as show:
+    with report.progress(f"download {release.package} {release.version}", None, is_bytes=countable) as show:
 
         def on_line(line: str) -> None:
             parts = line.split()
             if len(parts) == 4 and parts[0] == "Progress" and float(parts[3]):
-                show(float(parts[1]) / float(parts[3]))
+                show(float(parts[1]), float(parts[3]))
 
         finished = pip_command.run(words, on_line=on_line)
     if finished.found_no_space:
@@ -164,7 +164,7 @@ def _check_catalogue(release: Release, wheel: Path, digest: str) -> None:
 
 
 def _hash(wheel: Path) -> str:
-    with report.progress("hash", wheel.stat().st_size) as show:
+    with report.progress("hash", wheel.stat().st_size, is_bytes=True) as show:
         return file_sha256(wheel, show)
 
 

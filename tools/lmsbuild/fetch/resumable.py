@@ -7,11 +7,11 @@ that it is a part of.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 import requests
 
+from lmsbuild import report
 from lmsbuild.errors import DownloadFailed, WrongHash
 from lmsbuild.fetch import http_requests
 from lmsbuild.wheel.wheel import file_sha256
@@ -20,9 +20,9 @@ CHUNK = 1 << 16  # bytes; what has come of one that is not complete is lost
 _HEADWAY = 1 << 20  # bytes
 
 
-def fetch(address: str, sha256: str, target: Path, partials: Path, show: Callable[[float], None]) -> None:
+def fetch(address: str, sha256: str, target: Path, partials: Path, show: report.Show) -> None:
     """Puts the file at `address` into `target`, a path on the file system of the folder `partials`, which keeps what is not
-    complete. `show` gets the share that is there.
+    complete. `show` gets how many bytes are there, and of how many.
 
     For one process at a time. Raises DownloadFailed, after which the next call goes on, WrongHash or OSError.
     """
@@ -50,7 +50,7 @@ def _discard(partial: Path, tag: Path) -> None:
     tag.unlink(missing_ok=True)
 
 
-def _complete(address: str, partial: Path, tag: Path, show: Callable[[float], None]) -> None:
+def _complete(address: str, partial: Path, tag: Path, show: report.Show) -> None:
     """Fetches what `partial` lacks."""
 
     def size() -> int:
@@ -80,7 +80,7 @@ def _complete(address: str, partial: Path, tag: Path, show: Callable[[float], No
                 file.write(chunk)
                 begin += len(chunk)
                 if total:
-                    show(begin / total)
+                    show(begin, total)
 
     with http_requests.Session() as session:
         while True:

@@ -322,7 +322,7 @@ def _verify(
         return tree.base / installed if installed.startswith(headers) or name in needed else None
 
     tree.patched.mkdir()
-    with report.progress("verify", wheel.total_size()) as show:
+    with report.progress("verify", wheel.total_size(), is_bytes=True) as show:
         different = wheel.verify(place, show, vouched=wheel.path.name in tag.wheels)
     for name in different:
         report.note(f"{name} is not what the wheel's RECORD says, but the wheel is the official one, by its hash")
