@@ -349,6 +349,33 @@ class OutOfTime(Failure):
     exit_code = 57
 
 
+# Those of lmsbuild again.
+
+
+class BadSetting(Failure):
+    """A variable of the environment has a value that means nothing."""
+
+    exit_code = 58
+
+
+class ChannelUnreachable(Failure):
+    """A conda channel that a package's tests need cannot be read."""
+
+    exit_code = 59
+
+
+class ContradictingWheel(Failure):
+    """The wheel that was given is for another interpreter or platform than the one that was asked for."""
+
+    exit_code = 60
+
+
+class UnsolvableTest(Failure):
+    """What a package requires is not in the channels, so that its tests did not run."""
+
+    exit_code = 61
+
+
 @contextmanager
 def disk_failures(*places: object) -> Iterator[None]:
     """Turns the system's errors while files are written below `places` into failures that say what to do."""

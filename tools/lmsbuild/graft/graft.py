@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import platform
 import re
 import stat
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 from packaging.version import Version
 
-from lmsbuild import git_command, report
+from lmsbuild import git_command, report, source_date
 from lmsbuild.catalogue.catalogue import Tag, find_tag
 from lmsbuild.elf import symbols
 from lmsbuild.errors import (
@@ -30,7 +28,7 @@ from lmsbuild.graft import compilation, config_message
 from lmsbuild.patch import api_modules
 from lmsbuild.patch.patch import Patch, apply_to_folder, find_patch
 from lmsbuild.patch.series import Graft, Library, oldest_python, read_series
-from lmsbuild.wheel.archive import ArchiveWriter, Date
+from lmsbuild.wheel.archive import ArchiveWriter
 from lmsbuild.wheel.target import Target, glibc_minor, target_for
 from lmsbuild.wheel.wheel import WheelFile, record_hash, record_text
 from lmsbuild.workspace import publish, workspace
@@ -416,14 +414,10 @@ def _edit_tags(source: bytes, identity: Identity) -> bytes:
     return "".join(lines).encode()
 
 
-def _date(wheel: WheelFile) -> Date:
+def _date(wheel: WheelFile) -> source_date.Date:
     """The date of new members: SOURCE_DATE_EPOCH when it is set, else the date of the base wheel's own RECORD."""
-    chosen = os.environ.get("SOURCE_DATE_EPOCH")
-    if not chosen:
-        return wheel.members[f"{wheel.dist_info}/RECORD"].date_time
-    earliest = 315532800  # 1980-01-01, the first date that an archive can hold
-    year, month, day, hour, minute, second = time.gmtime(max(int(chosen), earliest))[:6]
-    return year, month, day, hour, minute, second
+    chosen = source_date.chosen()
+    return wheel.members[f"{wheel.dist_info}/RECORD"].date_time if chosen is None else source_date.archive_date(chosen)
 
 
 def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, target: Path) -> None:

@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from typing import BinaryIO
 
 from lmsbuild.errors import DamagedWheel
+from lmsbuild.source_date import Date
 
 _LOCAL = struct.Struct("<4s5H3I2H")
 _CENTRAL = struct.Struct("<4s6H3I5H2I")
@@ -22,8 +23,6 @@ _CHUNK = 1 << 20  # bytes
 _LIMIT = 0xFFFFFFFF  # bytes: what fits without the 64-bit extension
 _UTF8 = 0x800  # flag: the name is UTF-8
 _LEVEL = 6
-
-Date = tuple[int, int, int, int, int, int]
 
 
 def compressed_chunks(file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
