@@ -34,14 +34,16 @@ def built_package(built_wheel: Path, other_channel: Path, tmp_path_factory: pyte
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     if done.returncode:
         pytest.fail(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    return Path(done.stdout.strip())
+    package, *others = map(Path, done.stdout.splitlines())
+    assert [path.name.rsplit("-", 2)[0] for path in others] == ["libtorch", "pytorch-cpu"]
+    return package
 
 
 @pytest.fixture(scope="session")
 def lms_channel(built_package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A channel with the package."""
     folder = tmp_path_factory.mktemp("lms-channel")
-    channel.publish(folder, [built_package])
+    channel.publish(folder, built_package.parent.glob("*.conda"))
     return folder
 
 

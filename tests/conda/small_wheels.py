@@ -8,19 +8,25 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from lmsbuild import paths
-from lmsbuild.conda import packager
+from lmsbuild.conda import variants as recipe_variables
 from lmsbuild.wheel.wheel import WheelFile, record_hash, record_text
 from stand_ins import ABI
 
 FOREIGN = "$ORIGIN/../../nvidia/cublas/lib:$ORIGIN/../../nvidia/cudnn/lib:$ORIGIN:/usr/local/cuda/lib64"
 
 
-def library(folder: Path, runpath: str) -> bytes:
+def library(folder: Path, runpath: str, *flags: str, text: str = "") -> bytes:
     """A library that looks for others there."""
     target = folder / "library.so"
-    words = ["g++", "-shared", "-fPIC", "-x", "c++", "/dev/null", f"-Wl,-rpath,{runpath}", "-o", target]
-    subprocess.run(words, check=True)
+    words = ["g++", "-shared", "-fPIC", "-x", "c++", "-", f"-Wl,-rpath,{runpath}", "-o", target, *flags]
+    subprocess.run(words, input=text.encode(), check=True)
     return target.read_bytes()
+
+
+def c10(folder: Path, *, cxx11: bool = True) -> bytes:
+    """A library with C++ strings of the new kind, or of the old one, in what it exports."""
+    text = "#include <string>\nstd::string c10_name() { return std::string(64, 'c'); }\n"
+    return library(folder, "$ORIGIN", f"-D_GLIBCXX_USE_CXX11_ABI={int(cxx11)}", text=text)
 
 
 def write(
@@ -49,6 +55,7 @@ def write(
         "torch/version.py": f"__version__ = '2.13.0'\ncuda = '{cuda}'\n".encode(),
         "torch/lms/__init__.py": b"",
         "torch/lib/libtorch_lms.so": library(folder, "$ORIGIN"),
+        "torch/lib/libc10.so": c10(folder),
     }
     members = {
         **(torch if own is None else own),
@@ -105,4 +112,4 @@ def variants(wheel: Path) -> dict[str, str]:
     """The recipe's variables for a wheel."""
     recipes = paths.recipes_folder()
     with WheelFile(wheel) as file:
-        return packager.describe(file, packager.layout(file.name, wheel.name, recipes), recipes)
+        return recipe_variables.describe(file, recipe_variables.layout(file.name, wheel.name, recipes), recipes)

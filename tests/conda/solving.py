@@ -31,7 +31,7 @@ def solve(*channels: str, specs: tuple[str, ...] = ("pytorch",), strict: bool = 
         rattler.solve(
             [rattler.Channel(name) for name in channels],
             list(specs),
-            virtual_packages=rattler.VirtualPackage.detect(),
+            virtual_packages=rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides.from_env()),
             channel_priority=priority,
         )
     )

@@ -1,8 +1,8 @@
 """Conda packages for tests: small ones, and those that stand in for what other channels have.
 
 The stand-ins, all of them: `python` is a virtual environment of the interpreter that runs the tests; the packages in
-`PURE_PYTHON` and `TENSORFLOW` hold what pip installed of them; `EMPTY` ones hold nothing, since this machine itself has what they
-bring.
+`PURE_PYTHON` and `TENSORFLOW` hold what pip installed of them; `libgomp` holds the compiler's; `EMPTY` ones hold nothing, since this
+machine itself has what they bring.
 """
 
 from __future__ import annotations
@@ -27,6 +27,8 @@ PURE_PYTHON = {
     "markupsafe": "markupsafe",
     "mpmath": "mpmath",
     "networkx": "networkx",
+    "numpy": "numpy",
+    "pip": "pip",
     "setuptools": "setuptools",
     "sympy": "sympy",
     "typing_extensions": "typing-extensions",
@@ -46,6 +48,7 @@ TENSORFLOW = {
     "numpy": "numpy",
     "opt_einsum": "opt-einsum",
     "packaging": "packaging",
+    "pip": "pip",
     "protobuf": "protobuf",
     "python-flatbuffers": "flatbuffers",
     "requests": "requests",
@@ -64,6 +67,7 @@ REQUIRES = {
     "tensorboard": ["requests"],  # which TensorFlow imports, too
 }
 EMPTY = {"libgcc": "15.2.0", "libstdcxx": "15.2.0", "python_abi": VERSION}
+OPENMP = ("_openmp_mutex", "libgomp")
 
 
 def make(
@@ -74,6 +78,8 @@ def make(
     *,
     files: dict[str, bytes] | None = None,
     depends: Sequence[str] = (),
+    constrains: Sequence[str] = (),
+    build_number: int = 0,
     subdir: str = SUBDIR,
     tree: Path | None = None,
 ) -> Path:
@@ -92,6 +98,8 @@ def make(
         folder,
         files_dir=tree or scratch,
         depends=list(depends),
+        constrains=list(constrains),
+        build_number=build_number,
         compression_level=1,
         noarch="generic" if subdir == "noarch" else None,
         detect_prefix=False,
@@ -103,7 +111,8 @@ def make(
 
 def make_stand_ins(folder: Path, python: Path, packages: Mapping[str, str] = PURE_PYTHON) -> list[Path]:
     """Makes every stand-in; `python` is an interpreter that has these packages installed."""
-    made = [_python(folder), *(make(folder, name, version, _build(name)) for name, version in EMPTY.items())]
+    made = [_python(folder), *_openmp(folder)]
+    made += [make(folder, name, version, _build(name)) for name, version in EMPTY.items()]
     for name, package in packages.items():
         tree = folder / f"{name}.tree"
         version = _installed(python, package, tree / f"lib/python{VERSION}/site-packages")
@@ -114,6 +123,19 @@ def make_stand_ins(folder: Path, python: Path, packages: Mapping[str, str] = PUR
 
 def _build(name: str) -> str:
     return f"0_{ABI}" if name == "python_abi" else "0"
+
+
+def _openmp(folder: Path) -> list[Path]:
+    """GCC's runtime, and the package that says that it is the environment's."""
+    words = ["g++", "-print-file-name=libgomp.so.1"]
+    library = Path(subprocess.run(words, capture_output=True, text=True, check=True).stdout.strip())
+    mutex, runtime = OPENMP
+    (folder / "mutex/lib").mkdir(parents=True)
+    (folder / "mutex/lib/libgomp.so.1").symlink_to("libgomp.so.1.0.0")
+    return [
+        make(folder, mutex, "4.5", "20_gnu", depends=[f"{runtime} >=7.5.0"], tree=folder / "mutex"),
+        make(folder, runtime, "15.2.0", files={"lib/libgomp.so.1.0.0": library.read_bytes()}),
+    ]
 
 
 def _python(folder: Path) -> Path:

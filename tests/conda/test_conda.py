@@ -14,7 +14,7 @@ import pytest
 
 import small_wheels
 from lmsbuild import paths
-from lmsbuild.conda import package_file, packager, runpath
+from lmsbuild.conda import package_file, package_tests, packager, runpath
 from lmsbuild.elf import symbols
 from lmsbuild.errors import (
     CondaBuildFailed,
@@ -34,7 +34,7 @@ PACKAGES = f"lib/python{VERSION}/site-packages"
 
 
 def package(wheel: Path, output: Path) -> Path:
-    return packager.build(packager.Options(wheel, RECIPES, output, (), test=False, level=1))
+    return packager.build(packager.Options(wheel, RECIPES, output, (), test=False, level=1))[0]
 
 
 def cuda_wheel(folder: Path, **changes: object) -> Path:
@@ -50,14 +50,15 @@ def cuda_wheel(folder: Path, **changes: object) -> Path:
 
 def test_package_says_what_it_is(tmp_path: Path) -> None:
     built = package(cuda_wheel(tmp_path), tmp_path / "dist")
-    assert built == tmp_path / f"dist/linux-64/pytorch-2.6.0-cuda124_py{ABI[2:]}_lms1_1000.conda"
+    assert built == tmp_path / f"dist/linux-64/pytorch-2.6.0-cuda124_py{ABI[2:]}_lms1_101100.conda"
     assert built.stat().st_mode & 0o777 == 0o644
     assert [path.name for path in (tmp_path / "dist").iterdir()] == ["linux-64"]
     index = package_file.read_description(built)["index"]
-    assert (index["name"], index["version"], index["build_number"]) == ("pytorch", "2.6.0", 1000)
+    assert (index["name"], index["version"], index["build_number"]) == ("pytorch", "2.6.0", 101100)
     assert set(index["depends"]) == {
         f"python >={VERSION},<3.{int(VERSION[2:]) + 1}.0a0",
         f"python_abi {VERSION}.* *_{ABI}",
+        "__cuda",
         "__glibc >=2.34,<3.0a0",
         "libgcc",
         "libstdcxx",
@@ -65,8 +66,12 @@ def test_package_says_what_it_is(tmp_path: Path) -> None:
         "sympy >=1.13.3",
         "libcublas >=12.4.5.8,<13.0a0",
         "cuda-version >=12.4,<13",
+        "numpy >=1.23",
     }
-    assert index["constrains"] == ["libtorch <0"]
+    assert index["constrains"] == ["libtorch ==2.6.0 " + index["build"], "pytorch-cpu <0", "pytorch-gpu ==2.6.0"]
+    exported = ["pytorch >=2.6.0,<2.7.0a0", "libtorch >=2.6.0,<2.7.0a0"]
+    assert package_file.read_description(built)["run_exports"] == {"weak": exported}
+    assert index["license_family"] == "BSD"
     assert not index.get("track_features") and not index.get("features")
     assert index["license"] == "BSD-3-Clause AND Apache-2.0"
     names = {member.name for member in package_file.members(built)}
@@ -77,7 +82,7 @@ def test_package_says_what_it_is(tmp_path: Path) -> None:
 
 def test_package_of_a_cpu_wheel(tmp_path: Path) -> None:
     described = variants(small_wheels.write(tmp_path))
-    assert described["build_string"] == f"cpu_py{ABI[2:]}_lms1_1000"
+    assert described["build_string"] == f"cpu_py{ABI[2:]}_lms1_1100"
     assert described["version"] == "2.13.0"
     assert described["run_cuda_version"] == described["run_libcublas"] == ""
 
@@ -98,7 +103,7 @@ def test_interpreters(tmp_path: Path, abi: str, python: str, build: str) -> None
     ("platform", "subdir", "glibc"),
     [
         ("manylinux_2_28_aarch64", "linux-aarch64", "__glibc >=2.28,<3.0a0"),
-        ("linux_ppc64le", "linux-ppc64le", ""),
+        ("linux_ppc64le", "linux-ppc64le", "__glibc >=2.17,<3.0a0"),
         ("manylinux2014_x86_64", "linux-64", "__glibc >=2.17,<3.0a0"),
         ("manylinux1_x86_64", "linux-64", "__glibc >=2.5,<3.0a0"),
     ],
@@ -133,12 +138,69 @@ def test_record_is_what_pip_would_have_written(tmp_path: Path) -> None:
     with (dist_info / "RECORD").open() as file:
         rows = {name: digest for name, digest, _ in csv.reader(file)}
     files = {os.path.relpath(path, packages): path for path in (recipe.parent / "tree").rglob("*") if path.is_file()}
-    assert set(rows) == set(files)
+    links = {name for name, path in files.items() if path.is_symlink()}
+    assert set(rows) == set(files) - links
     empty = {name for name, digest in rows.items() if not digest}
-    assert empty == {"../../../bin/torchrun", f"{dist_info.name}/RECORD"}
+    assert empty == {f"{dist_info.name}/RECORD"}
     for name in set(rows) - empty:
         assert rows[name] == record_hash(files[name].read_bytes()), name
     assert (dist_info / "INSTALLER").read_text() == "conda\n"
+
+
+def test_pip_misses_nothing(tmp_path: Path) -> None:
+    """What conda packages bring that are no Python packages is not in METADATA, or pip would install it a second time."""
+    files = {"torch/lib/libc10_cuda.so": small_wheels.library(tmp_path, "$ORIGIN")}
+    stated = [
+        "nvidia-cublas-cu12==12.4.5.8 ; platform_system == 'Linux'",
+        "sympy>=1.13.3",
+        "optree>=0.13 ; extra == 'optree'",
+    ]
+    wheel = small_wheels.write(tmp_path, version="2.6.0+lms1", requires=stated, files=files)
+    recipe = packager.prepare(wheel, RECIPES, tmp_path / "folder")
+    text = (recipe.parent / "tree" / PACKAGES / "torch-2.6.0+lms1.dist-info/METADATA").read_text()
+    required = [line.removeprefix("Requires-Dist: ") for line in text.splitlines() if line.startswith("Requires-Dist")]
+    assert required == stated[1:]
+
+
+@pytest.mark.parametrize("name", ["libgomp.so.1", "libgomp-a34b3233.so.1", "libgomp-98df74fd.so.1.0.0"])
+def test_openmp_of_the_environment(name: str, tmp_path: Path) -> None:
+    """In place of the copy that the wheel carries, whatever it is called there."""
+    carried = small_wheels.library(tmp_path, "$ORIGIN", f"-Wl,-soname,{name}")
+    (tmp_path / name).write_bytes(carried)
+    user = small_wheels.library(tmp_path, "$ORIGIN", "-Wl,--no-as-needed", f"-L{tmp_path}", f"-l:{name}")
+    files = {f"torch/lib/{name}": carried, "torch/lib/libtorch_cpu.so": user}
+    recipe = packager.prepare(small_wheels.write(tmp_path, files=files), RECIPES, tmp_path / "folder")
+    folder = recipe.parent / "tree" / PACKAGES / "torch/lib"
+    assert not (folder / name).exists()
+    with (folder / "libtorch_cpu.so").open("rb") as stream:
+        elf = runpath.read(stream, "libtorch_cpu.so")
+    assert elf is not None and elf.runpath == ("$ORIGIN", "$ORIGIN/../../../..")
+    assert "libgomp.so.1" in elf.needed and (name == "libgomp.so.1" or name not in elf.needed)
+    assert json.loads((recipe / "variants.yaml").read_text())["run_openmp"] == ["_openmp_mutex >=4.5"]
+
+
+@pytest.mark.parametrize(("tag", "needed"), [("2.2.2", "numpy >=1.16,<2"), ("2.3.0", "numpy >=1.23")])
+def test_numpy_that_the_release_was_built_for(tag: str, needed: str, tmp_path: Path) -> None:
+    assert variants(small_wheels.write(tmp_path, version=f"{tag}+cpu.lms1"))["run_numpy"] == needed
+
+
+def test_commands_run_the_interpreter_beside_them(tmp_path: Path) -> None:
+    """Wherever the environment is, and also through a link."""
+    wheel = small_wheels.write(
+        tmp_path, programs="where = torch.where:main", files={"torch/where.py": b"def main(): pass\n"}
+    )
+    recipe = packager.prepare(wheel, RECIPES, tmp_path / "folder")
+    folder = tmp_path / 'an environment with spaces\' and "quotes"' / "bin"
+    folder.mkdir(parents=True)
+    (folder / "where").write_bytes((recipe.parent / "tree/bin/where").read_bytes())
+    (folder / "where").chmod(0o755)
+    (folder / "python").write_text('#!/bin/sh\nprintf "%s|" "$@"\n')
+    (folder / "python").chmod(0o755)
+    (tmp_path / "link").symlink_to(folder / "where")
+    for program, at in ((folder / "where", folder / "where"), (tmp_path / "link", tmp_path / "link")):
+        done = subprocess.run([program, "a b", "c"], capture_output=True, text=True, check=True)
+        assert done.stdout == f"{at}|a b|c|"
+    compile((folder / "where").read_text(), "where", "exec")
 
 
 def test_other_places_of_a_wheel(tmp_path: Path) -> None:
@@ -163,25 +225,27 @@ def test_the_folder_is_complete_for_other_builders(tmp_path: Path) -> None:
     subprocess.run(
         [sys.executable, "-c", program, recipe / "recipe.yaml", tmp_path / "out"], check=True, capture_output=True
     )
-    (built,) = (tmp_path / "out").glob("linux-*/*.conda")
-    ours = package(small_wheels.write(tmp_path), tmp_path / "dist")
-    assert built.name == ours.name
-    assert listed(built) == listed(ours)
+    built = {path.name: path for path in (tmp_path / "out").glob("linux-*/*.conda")}
+    package(small_wheels.write(tmp_path), tmp_path / "dist")
+    ours = {path.name: path for path in (tmp_path / "dist").glob("linux-*/*.conda")}
+    assert set(built) == set(ours)
+    for name, path in ours.items():
+        assert listed(built[name]) == listed(path)
 
 
 def listed(built: Path) -> dict[str, tuple[str, int]]:
     rows = package_file.read_description(built)["paths"]["paths"]
-    return {
-        row["_path"]: (row.get("sha256"), row.get("size_in_bytes"))
-        for row in rows
-        if not row["_path"].startswith("bin/")
-    }
+    return {row["_path"]: (row.get("sha256"), row.get("size_in_bytes")) for row in rows}
 
 
 def test_no_address_and_no_machine_in_the_recipe() -> None:
     for path in RECIPES.rglob("*"):
         if path.is_file():
-            assert not re.search(r"https?:|track_features", path.read_text()), path
+            recipe, _, about = path.read_text().partition("\nabout:\n")
+            assert not re.search(r"https?:|track_features", recipe), path
+            assert (
+                all(key in about for key in ("homepage", "repository", "documentation", "license_family")) or not about
+            )
 
 
 def test_a_recipe_without_a_line_for_what_is_required(tmp_path: Path) -> None:
@@ -220,8 +284,8 @@ def test_damaged_wheel_leaves_nothing(tmp_path: Path) -> None:
 def test_channels_by_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "mine").mkdir()
-    assert packager.channel_address("mine") == (tmp_path / "mine").as_uri()
-    assert packager.channel_address("conda-forge") == "conda-forge"
+    assert package_tests.address("mine") == (tmp_path / "mine").as_uri()
+    assert package_tests.address("conda-forge") == "conda-forge"
 
 
 def test_folder_in_use(tmp_path: Path) -> None:
@@ -237,7 +301,7 @@ def test_a_failing_recipe_leaves_nothing(tmp_path: Path) -> None:
     subprocess.run(["cp", "-r", RECIPES, recipes], check=True)
     recipe = recipes / "pytorch/recipe.yaml"
     recipe.write_text(recipe.read_text().replace("torch/lib/libtorch_lms.so", "torch/lib/libtorch_other.so"))
-    with pytest.raises(CondaBuildFailed, match="--no-test"):
+    with pytest.raises(CondaBuildFailed, match="libtorch_other"):
         packager.build(
             packager.Options(small_wheels.write(tmp_path), recipes, tmp_path / "dist", (), test=False, level=1)
         )

@@ -89,7 +89,7 @@ def runs(line: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
 
 BUILD = "lmsbuild conda pytorch v2.13.0"
 PREPARE = f"{BUILD} --prepare package"
-PUBLISH = "lmsbuild channel publish channel dist/linux-64/pytorch-2.13.0-cpu_py311_lms1_1000.conda"
+PUBLISH = "lmsbuild channel publish channel dist/linux-64/pytorch-2.13.0-cpu_py311_lms1_1100.conda"
 INDEX = "lmsbuild channel publish channel"
 CHECK = "lmsbuild channel check channel"
 USE = "python -c \"import torch; torch.lms.enable('cpu', limit=8 << 30); print(torch.lms.is_enabled('cpu'))\""

@@ -23,7 +23,7 @@ from lmsbuild.channel import audit, channel
 from lmsbuild.conda import package_file
 from lmsbuild.trial.trial import OVERSUBSCRIPTION, UNLIMITED, Training, read_training
 from solving import Environment, install, solve
-from stand_ins import EMPTY, PURE_PYTHON, SUBDIR, VERSION, make
+from stand_ins import EMPTY, OPENMP, PURE_PYTHON, SUBDIR, VERSION, make
 
 TOOL = Path(__file__).parents[2] / "tools/lmsbuild/programs"
 MODEL = ("transformer", "4")
@@ -46,11 +46,12 @@ def train(environment: Environment, folder: Path, *words: str) -> Training:
 
 
 def test_all_that_it_requires_is_installed(environment: Environment) -> None:
-    assert environment.packages == {"pytorch", "python", *PURE_PYTHON, *EMPTY}
+    needed = set(PURE_PYTHON) - {"pip"}  # which the tests inside the package require
+    assert environment.packages == {"pytorch", "python", *needed, *OPENMP, *EMPTY}
 
 
 def test_the_channel_is_sound(lms_channel: Path) -> None:
-    assert audit.check(lms_channel, paths.recipes_folder()) == 1
+    assert audit.check(lms_channel, paths.recipes_folder()) == 3
 
 
 def test_model_from_the_prefix(environment: Environment, tmp_path: Path) -> None:
@@ -85,8 +86,44 @@ def test_pip_sees_the_package(environment: Environment) -> None:
 
 def test_command_of_the_package(environment: Environment) -> None:
     assert "--nproc" in run(environment, "torchrun", "--help")
-    first = (environment.prefix / "bin/torchrun").read_text().splitlines()[0]
-    assert first in (f"#!{environment.prefix}/bin/python", "#!/usr/bin/env python")
+    assert str(environment.prefix) not in (environment.prefix / "bin/torchrun").read_text()
+
+
+MAPPED = """
+import numpy, sympy, torch
+torch.ones(1 << 20).sum()
+names = {line.split(None, 5)[-1].strip() for line in open("/proc/self/maps") if ".so" in line}
+print(*sorted(name for name in names if any(part in name.rpartition("/")[2] for part in ("gomp", "omp5", "libomp"))), sep="\\n")
+"""
+
+
+def test_one_openmp_runtime(environment: Environment) -> None:
+    """That of the environment, whoever loads it first."""
+    own = str((environment.prefix / "lib/libgomp.so.1").resolve())
+    assert run(environment, "python", "-c", MAPPED).split() == [own]
+
+
+def test_libraries_for_compilers(environment: Environment, tmp_path: Path) -> None:
+    """A program in C++, compiled against the headers and libraries of the environment, loads those of the package."""
+    torch = environment.prefix / f"lib/python{VERSION}/site-packages/torch"
+    source = tmp_path / "program.cc"
+    source.write_text(
+        "#include <ATen/ATen.h>\n#include <cstdio>\n"
+        'int main() { std::printf("%g", at::ones({1 << 16}).sum().item<double>()); }\n'
+    )
+    words: list[str | Path] = [
+        "g++",
+        "-std=c++20",
+        "-O0",
+        source,
+        "-o",
+        tmp_path / "program",
+        f"-isystem{torch / 'include'}",
+    ]
+    words += [f"-L{environment.prefix / 'lib'}", f"-Wl,-rpath,{environment.prefix / 'lib'}", "-ltorch_cpu", "-lc10"]
+    subprocess.run(words, check=True)
+    printed = subprocess.run([tmp_path / "program"], capture_output=True, text=True, check=True, env={}).stdout
+    assert printed == "65536"
 
 
 def test_tests_inside_the_package(built_package: Path) -> None:
@@ -135,7 +172,7 @@ def test_our_build_is_preferred(lms_channel: Path, other_channel: Path, tmp_path
         records = solve(*(folder.as_uri() for folder in channels), specs=(spec,), strict=strict)
         return next(f"{record.version} {record.build}" for record in records if record.name.normalized == "pytorch")
 
-    ours = f"2.13.0 cpu_py{VERSION.replace('.', '')}_lms1_1000"
+    ours = f"2.13.0 cpu_py{VERSION.replace('.', '')}_lms1_1100"
     assert chosen(theirs, lms_channel, other_channel, strict=False) == ours
     channel.publish(theirs, packages[1:])
     assert chosen(lms_channel, theirs, other_channel, strict=True) == ours

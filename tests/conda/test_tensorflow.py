@@ -26,16 +26,16 @@ CUDA = (
 
 
 def package(wheel: Path, output: Path) -> Path:
-    return packager.build(packager.Options(wheel, RECIPES, output, (), test=False, level=1))
+    return packager.build(packager.Options(wheel, RECIPES, output, (), test=False, level=1))[0]
 
 
 def test_package(tmp_path: Path) -> None:
     requires = ["libclang (>=13.0.0)", "ml-dtypes (==0.2.0)", "nvidia-nccl-cu11 (==2.16.5) ; extra == 'and-cuda'"]
     wheel = small_wheels.write_tensorflow(tmp_path, requires=requires)
     built = package(wheel, tmp_path / "dist")
-    assert built == tmp_path / f"dist/linux-64/tensorflow-2.14.1-cpu_py{ABI[2:]}_lms1_1000.conda"
+    assert built == tmp_path / f"dist/linux-64/tensorflow-2.14.1-cpu_py{ABI[2:]}_lms1_1100.conda"
     index = package_file.read_description(built)["index"]
-    assert (index["name"], index["version"], index["build_number"]) == ("tensorflow", "2.14.1", 1000)
+    assert (index["name"], index["version"], index["build_number"]) == ("tensorflow", "2.14.1", 1100)
     assert set(index["depends"]) == {
         f"python >={VERSION},<3.{int(VERSION[2:]) + 1}.0a0",
         f"python_abi {VERSION}.* *_{ABI}",
@@ -59,7 +59,7 @@ def test_package_with_cuda(tmp_path: Path) -> None:
     wheel = small_wheels.write_tensorflow(tmp_path, package="tensorflow", cuda="11.8", requires=CUDA)
     recipe = packager.prepare(wheel, RECIPES, tmp_path / "folder")
     described = small_wheels.variants(wheel)
-    assert described["build_string"] == f"cuda118_py{ABI[2:]}_lms1_1000"
+    assert described["build_string"] == f"cuda118_py{ABI[2:]}_lms1_101100"
     assert described["run_cuda_version"] == "cuda-version >=11.8,<12"
     assert (described["run_cudatoolkit"], described["run_nccl"]) == ("cudatoolkit", "nccl >=2.16.5,<3.0a0")
     assert described["run_numpy"] == "numpy >=1.23.5,<2.0.0"
@@ -72,7 +72,7 @@ def test_package_with_cuda(tmp_path: Path) -> None:
 def test_package_of_2_1(tmp_path: Path) -> None:
     """The framework is in another folder there."""
     built = package(small_wheels.write_tensorflow(tmp_path, version="2.1.0", top="tensorflow_core"), tmp_path / "dist")
-    assert built.name == f"tensorflow-2.1.0-cpu_py{ABI[2:]}_lms1_1000.conda"
+    assert built.name == f"tensorflow-2.1.0-cpu_py{ABI[2:]}_lms1_1100.conda"
 
 
 def test_command(tmp_path: Path) -> None:
@@ -80,7 +80,7 @@ def test_command(tmp_path: Path) -> None:
     words = [sys.executable, "-m", "lmsbuild", "conda"]
     output = ["--wheel", wheel, "--no-test", "--level", "1", "--output", tmp_path / "dist"]
     done = subprocess.run([*words, "tensorflow", "v2.14.1", *output], capture_output=True, text=True, check=True)
-    assert Path(done.stdout.strip()).name == f"tensorflow-2.14.1-cpu_py{ABI[2:]}_lms1_1000.conda"
+    assert Path(done.stdout.strip()).name == f"tensorflow-2.14.1-cpu_py{ABI[2:]}_lms1_1100.conda"
     for asked, failure in (
         (["tensorflow", "v2.21.0"], WrongVersion),
         (["pytorch", "v2.13.0"], WrongVersion),

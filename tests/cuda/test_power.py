@@ -65,7 +65,7 @@ def installed(package: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_package(package: Path, installed: Path, tmp_path: Path) -> None:
-    assert (package.parent.name, package.name) == ("linux-ppc64le", "pytorch-1.13.1-cuda117_py311_lms1_1000.conda")
+    assert (package.parent.name, package.name) == ("linux-ppc64le", "pytorch-1.13.1-cuda117_py311_lms1_101100.conda")
     libraries = {}
     for path in (installed / "lib").iterdir():
         with path.open("rb") as stream:

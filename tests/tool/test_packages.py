@@ -33,7 +33,7 @@ def _replaced(shop: Shop, name: str, package: str) -> Path:
     "words",
     [
         ("tensorflow", NAME, "--package", "tensorflow-cpu", "--base-wheel"),
-        ("conda", "tensorflow", NAME, "--package", "tensorflow-cpu", "--base"),
+        ("conda", "tensorflow", NAME, "--no-test", "--package", "tensorflow-cpu", "--base"),
         ("conda", "tensorflow", NAME, "--package", "tensorflow-cpu", "--wheel"),
     ],
 )

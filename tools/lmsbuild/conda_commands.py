@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable
 from contextlib import ExitStack
 from pathlib import Path
@@ -13,16 +14,25 @@ import click
 from lmsbuild import paths, report
 from lmsbuild.catalogue import catalogue
 from lmsbuild.channel import audit, channel
-from lmsbuild.conda import framework_package, packager
+from lmsbuild.conda import framework_package, package_file, package_tests, packager, variants
 from lmsbuild.conda.platforms import Platform, find_platform, target_on
-from lmsbuild.errors import WrongVersion, disk_failures
+from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongVersion, disk_failures
 from lmsbuild.graft import graft
-from lmsbuild.wheel.target import target_for
-from lmsbuild.wheel.wheel import parse_name
+from lmsbuild.patch import series
+from lmsbuild.wheel.target import machine_of, target_for
+from lmsbuild.wheel.wheel import WheelFile, parse_name
 from lmsbuild.workspace import workspace
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
+_channels = click.option(
+    "--channel",
+    "channels",
+    multiple=True,
+    default=("conda-forge",),
+    show_default=True,
+    help="Where what the package requires comes from, for the tests inside it; may be given again.",
+)
 _verbose = click.option("-v", "--verbose", is_flag=True, help="Show every command that runs.")
 
 
@@ -41,20 +51,19 @@ def _package_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--base", type=_FILE, help="A wheel or conda package without LMS; without it, pip fetches a wheel."
         ),
-        click.option(
-            "--channel",
-            "channels",
-            multiple=True,
-            default=("conda-forge",),
-            show_default=True,
-            help="Where what the package requires comes from, for the tests inside it; may be given again.",
-        ),
+        _channels,
         click.option(
             "--test/--no-test", default=True, show_default=True, help="Run the package's tests in an environment."
         ),
         click.option(
             "--level", type=click.IntRange(1, 22), default=packager.LEVEL, show_default=True, help="Of compression."
         ),
+        click.option(
+            "--number",
+            type=click.IntRange(0, variants.LARGEST_NUMBER),
+            help="Number of the build, a CUDA build has 100000 more; without it, one that rises with LMS's own version.",
+        ),
+        click.option("--dry-run", is_flag=True, help="Only say what would be built, and what it would require."),
         click.option("--prepare", type=_FOLDER, help="Only write what the recipe needs into this new folder."),
         click.option(
             "--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for wheel and package."
@@ -94,27 +103,98 @@ def _build(
     channels: tuple[str, ...],
     test: bool,
     level: int,
+    number: int | None,
+    dry_run: bool,
     prepare: Path | None,
     output: Path,
     verbose: bool,
 ) -> None:
     report.configure(verbose=verbose)
     recipes = paths.recipes_folder()
+    if wheel is not None:
+        _check_wheel(wheel, tag, python, find_platform(recipes, platform) if platform else None)
+    where = find_platform(recipes, platform or (_machine_of(wheel) if wheel else target_for(python).machine))
+    if dry_run:
+        _say(tag, wheel, where, python, number, output)
+        return
+    packager.check_tools()
+    test = test and prepare is None and packager.can_test(where)
+    if test:
+        package_tests.check_channels(channels, where.subdir)  # before minutes of work, not after
     if wheel is None:
-        where = find_platform(recipes, platform or target_for(python).machine)
         wheel = _build_wheel(tag, where, python, base, output)
+    requires = framework_package.requirements(base) if base and framework_package.is_package(base) else ()
+    if prepare is not None:
+        click.echo(packager.prepare(wheel, recipes, prepare, requires, number))
+        return
+    threads = os.cpu_count() or 1
+    options = packager.Options(wheel, recipes, output, channels, test, level, threads, requires, number)
+    for package in packager.build(options):
+        click.echo(package)
+
+
+def _check_wheel(wheel: Path, tag: catalogue.Tag, python: str | None, where: Platform | None) -> None:
+    """Raises NoSuchFile, WrongVersion, or ContradictingWheel when the wheel is for another machine or interpreter."""
+    if not wheel.is_file():
+        raise NoSuchFile(
+            f"there is no wheel {wheel}: build it with `lmsbuild {tag.framework} {tag.name}`, or leave out --wheel to have it "
+            "built"
+        )
     name = parse_name(wheel)
     if name.package not in tag.packages or name.version.public != tag.version:
         needed = " or ".join(tag.packages)
         raise WrongVersion(
             f"{wheel.name} is {name.package} {name.version}, but {tag.name} needs {tag.version} of {needed}"
         )
-    requires = framework_package.requirements(base) if base and framework_package.is_package(base) else ()
-    if prepare is not None:
-        click.echo(packager.prepare(wheel, recipes, prepare, requires))
+    if where and _machine_of(wheel) != where.machine:
+        raise ContradictingWheel(
+            f"--wheel {wheel.name} is for {_machine_of(wheel)}, --platform is {where.subdir}: leave out one of them"
+        )
+    if python and all(each.abi != target_for(python).interpreter for each in name.tags):
+        built_for = min(each.abi for each in name.tags)
+        raise ContradictingWheel(
+            f"--wheel {wheel.name} is for {built_for}, --python is {python}: leave out one of them"
+        )
+
+
+def _machine_of(wheel: Path) -> str:
+    return machine_of(parse_name(wheel).platforms[0])
+
+
+def _say(
+    tag: catalogue.Tag, wheel: Path | None, where: Platform, python: str | None, number: int | None, output: Path
+) -> None:
+    """Prints what would be built."""
+    if wheel is None:
+        target = target_for(python)
+        words = ["lmsbuild", tag.framework, tag.name, "--python", target.python, "--output", str(output)]
+        click.echo(f"the wheel, as by: {shlex.join(words)}")
+        label = series.read_series(paths.patches_folder(), tag).graft.label
+        built = f"*_py{target.interpreter.removeprefix('cp')}_{label}_*"
+        click.echo(f"{output / where.subdir / tag.framework}-{tag.version}-{built}.conda, cpu or CUDA as the wheel is")
         return
-    threads = os.cpu_count() or 1
-    click.echo(packager.build(packager.Options(wheel, recipes, output, channels, test, level, threads, requires)))
+    recipes = paths.recipes_folder()
+    with WheelFile(wheel) as file:
+        found = variants.describe(file, variants.layout(file.name, wheel.name, recipes), recipes, number)
+    click.echo(output / where.subdir / f"{tag.framework}-{found['version']}-{found['build_string']}.conda")
+    for name, need in sorted(found.items()):
+        if name.startswith("run_") and need:
+            click.echo(f"  requires {need}")
+
+
+@conda_group.command(name="test")
+@click.argument("packages", nargs=-1, required=True, type=_FILE)
+@_channels
+@_verbose
+def test_packages(packages: tuple[Path, ...], channels: tuple[str, ...], verbose: bool) -> None:
+    """Run the tests inside PACKAGES, each in an environment of its own."""
+    report.configure(verbose=verbose)
+    packager.check_tools()
+    for package in packages:
+        index = package_file.read_description(package)["index"]
+        package_tests.check_channels(channels, index["subdir"])
+        package_tests.run(package, channels)
+        click.echo(f"{package}: its tests passed")
 
 
 def _build_wheel(tag: catalogue.Tag, where: Platform, python: str | None, base: Path | None, output: Path) -> Path:

@@ -15,7 +15,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import Version
 
-from lmsbuild.catalogue.catalogue import read_toml
+from lmsbuild.catalogue.catalogue import Tag, read_toml
 from lmsbuild.errors import BadSources, DamagedWheel, UnknownRequirement
 
 _CUDA_GENERATION = re.compile(r"-cu\d+$")
@@ -59,6 +59,33 @@ def read_providers(recipes: Path) -> dict[str, Provider]:
         if not useful and (provider.version != "none" or provider.package_names()):
             raise BadSources(f"names.toml has a row for {name} that says nothing of use")
     return found
+
+
+def unstated(file: Path, tag: Tag) -> dict[str, str]:
+    """What a package of `tag` requires though its wheel does not say so, by requires.toml, by the conda package's name."""
+    rows = read_toml(file) if file.exists() else {}
+    return {
+        name: row["requires"]
+        for name, choices in rows.items()
+        for row in choices
+        if tag.is_within(row.get("since", ""), row.get("until", ""))
+    }
+
+
+def for_environment(text: bytes, providers: Mapping[str, Provider]) -> bytes:
+    """METADATA without what no Python package meets in a conda environment, such as CUDA's libraries: pip would miss it."""
+    head, blank, body = text.partition(b"\n\n")
+    lines = [line for line in head.split(b"\n") if not _is_met_otherwise(line.decode(), providers)]
+    return b"\n".join(lines) + blank + body
+
+
+def _is_met_otherwise(line: str, providers: Mapping[str, Provider]) -> bool:
+    key, _, value = line.partition(":")
+    if key.lower() != "requires-dist":
+        return False
+    name = canonicalize_name(Requirement(value).name)
+    found = [providers[known] for known in (name, _CUDA_GENERATION.sub("", name)) if known in providers]
+    return bool(found) and found[0].version != "stated"
 
 
 def conda_requirements(

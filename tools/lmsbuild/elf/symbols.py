@@ -7,6 +7,7 @@ import re
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
@@ -36,17 +37,28 @@ def needed_versions(library: Path, provided: Collection[str] = ()) -> list[str]:
 
     `provided` are libraries that come with the wheel or its requirements, such as "libcudart.so.12".
     """
+    with library.open("rb") as file:
+        return versions_in(file, library.name, provided)
+
+
+def versions_in(library: IO[bytes], name: str, provided: Collection[str] = ()) -> list[str]:
+    """The same of a library that is called `name` and read from a stream."""
     try:
-        with library.open("rb") as file:
-            names = set()
-            for section in ELFFile(file).iter_sections():
-                if isinstance(section, GNUVerNeedSection):
-                    for needed, versions in section.iter_versions():
-                        if needed.name not in provided:
-                            names |= {version.name for version in versions}
-            return sorted(names)
+        names = set()
+        for section in ELFFile(library).iter_sections():
+            if isinstance(section, GNUVerNeedSection):
+                for needed, versions in section.iter_versions():
+                    if needed.name not in provided:
+                        names |= {version.name for version in versions}
+        return sorted(names)
     except ELFError as error:
-        raise DamagedWheel(f"{library.name} is no library: {error}") from error
+        raise DamagedWheel(f"{name} is no library: {error}") from error
+
+
+def glibc_of(version: str) -> int | None:
+    """The x of the glibc 2.x that has a symbol version such as "GLIBC_2.34"; None when it is another library's."""
+    match = _GLIBC.fullmatch(version)
+    return int(match[1]) if match else None
 
 
 def oldest_glibc(versions: Iterable[str], machine: str) -> Need:
@@ -134,8 +146,7 @@ def exported_functions(library: Path, prefix: str) -> list[str]:
 def _glibc_minor(name: str, machine: str) -> int | None:
     promised = _promised(machine).get(name)
     # A manylinux platform is named for its glibc (PEP 600), also one that auditwheel has no row for.
-    match = _GLIBC.fullmatch(name)
-    minors = [minor for minor in (promised, int(match[1]) if match else None) if minor is not None]
+    minors = [minor for minor in (promised, glibc_of(name)) if minor is not None]
     return min(minors, default=None)
 
 

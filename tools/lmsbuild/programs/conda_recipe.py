@@ -1,11 +1,12 @@
 """Runs a recipe whose variants.yaml has one value for each variable; a program of its own, which `lmsbuild conda` starts.
 
-Usage: python -m lmsbuild.programs.conda_recipe RECIPE OUTPUT SUBDIR LEVEL THREADS native|skip [CHANNEL...]. Prints what
-the build said, and as the last line the package's file.
+Usage: python -m lmsbuild.programs.conda_recipe RECIPE OUTPUT SUBDIR FORMAT. Prints what the build said, and as the last line the
+packages' files, as JSON. The tests that need an environment do not run.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
@@ -19,23 +20,22 @@ from rattler_build import (
 )
 
 
-def main(recipe: Path, output: Path, subdir: str, level: str, threads: str, test: str, *channels: str) -> None:
+def main(recipe: Path, output: Path, subdir: str, package_format: str) -> None:
     variants = VariantConfig.from_file(recipe / "variants.yaml")
-    (rendered,) = Stage0Recipe.from_file(recipe / "recipe.yaml").render(
-        variants, RenderConfig(platform=PlatformConfig(target_platform=subdir))
-    )
-    tool = ToolConfiguration(compression_threads=int(threads), test_strategy="native" if test == "native" else "skip")
-    result = rendered.run_build(
-        tool,
-        output_dir=output,
-        channels=list(channels),
-        package_format=f"conda:{level}",
-        no_build_id=True,
-    )
-    for line in result.log:
-        print(line)
-    (package,) = result.packages
-    print(package)
+    platform = RenderConfig(platform=PlatformConfig(target_platform=subdir))
+    packages: list[str] = []
+    for rendered in Stage0Recipe.from_file(recipe / "recipe.yaml").render(variants, platform):
+        result = rendered.run_build(
+            ToolConfiguration(test_strategy="skip"),
+            output_dir=output,
+            channels=[],
+            package_format=package_format,
+            no_build_id=True,
+        )
+        for line in result.log:
+            print(line)
+        packages += map(str, result.packages)
+    print(json.dumps(packages))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,95 @@
+"""The tests inside a package: whether the channels that they need can be read, and whether they pass."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from lmsbuild import command, report
+from lmsbuild.conda import package_file
+from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.errors import ChannelUnreachable, CondaBuildFailed, UnsolvableTest
+from lmsbuild.programs import conda_tests
+
+_NOARCH = "noarch"
+_PATIENCE_S = 60
+_CUDA, _NEWEST = "CONDA_OVERRIDE_CUDA", "99.0"  # tells clients which CUDA the driver has
+
+
+def address(channel: str) -> str:
+    """A channel as programs find it from any folder: the address of a folder that is there, or the name as it is."""
+    return Path(channel).resolve().as_uri() if Path(channel).is_dir() else channel
+
+
+def check_channels(channels: Sequence[str], subdir: str) -> None:
+    """Raises ChannelUnreachable unless each channel can be read for this platform, within seconds."""
+    rattler = _rattler()
+    for name in channels:
+        channel = rattler.Channel(address(name))
+        platforms = [rattler.Platform(subdir), rattler.Platform(_NOARCH)]
+        try:
+            asyncio.run(asyncio.wait_for(rattler.Gateway().names([channel], platforms), _PATIENCE_S))
+        except (rattler.exceptions.GatewayError, asyncio.TimeoutError) as error:
+            reason = str(error).strip().splitlines()[-1:] or [f"no answer within {_PATIENCE_S} s"]
+            raise ChannelUnreachable(
+                f"the channel {name} cannot be read ({reason[0].removeprefix('Caused by: ')}): what the package requires comes "
+                "from there for its tests. Name another with --channel, or leave the tests out with --no-test"
+            ) from error
+
+
+def run(package: Path, channels: Sequence[str]) -> None:
+    """Runs the tests in an environment of what the channels have. Those of a CUDA build need no GPU.
+
+    Raises CondaBuildFailed when one fails, UnsolvableTest when there is no such environment, ChannelUnreachable.
+    """
+    index = package_file.read_description(package)["index"]
+    addresses = [address(name) for name in channels]
+    environment = dict(os.environ)
+    if any(text.split()[0] == "__cuda" for text in index.get("depends", ())):
+        environment.setdefault(_CUDA, _NEWEST)
+    words: list[str | Path] = [sys.executable, "-m", "lmsbuild.programs.conda_tests", package, *addresses]
+    with report.progress("test", None):
+        done = command.run(words, environment=environment)
+    report.output(done.text)
+    if done.code == conda_tests.NO_ENVIRONMENT:
+        check_channels(channels, index["subdir"])
+        raise UnsolvableTest(
+            f"what {package.name} requires cannot be installed from {', '.join(channels) or 'no channel'}, so its tests did not "
+            f"run: {_unsolvable(index, addresses)}\n  Name the channels that have it with --channel."
+        )
+    if done.code:
+        said = [line for line in (done.text + done.error_text).splitlines() if line.strip()]
+        raise CondaBuildFailed(
+            f"a test inside {package.name} failed: {said[-1].strip() if said else 'it said nothing'}\n"
+            "  Run again with -v for all that it said."
+        )
+
+
+def _unsolvable(index: dict[str, Any], channels: Sequence[str]) -> str:
+    """Which of the requirements in index.json the channels do not have."""
+    rattler = _rattler()
+    asked = rattler.solve(
+        [rattler.Channel(name) for name in channels],
+        [text for text in index.get("depends", ()) if not text.startswith("__")],
+        platforms=[index["subdir"], _NOARCH],
+        constraints=list(index.get("constrains", ())),
+        virtual_packages=rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides.from_env()),
+    )
+    try:
+        asyncio.run(asked)
+    except (rattler.exceptions.SolverError, rattler.exceptions.GatewayError) as error:
+        return " ".join(str(error).split())
+    return "it could not be installed"
+
+
+def _rattler() -> Any:
+    try:
+        import rattler
+        import rattler.exceptions
+    except ImportError as error:
+        raise missing_tools("py-rattler") from error
+    return rattler

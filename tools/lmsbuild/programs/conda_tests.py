@@ -1,0 +1,33 @@
+"""Runs the tests inside a conda package, in environments of their own; a program of its own, which `lmsbuild conda` starts.
+
+Usage: python -m lmsbuild.programs.conda_tests PACKAGE [CHANNEL...]. Prints what the tests said, and ends with 0, with FAILED, or
+with NO_ENVIRONMENT when what the package requires could not be installed.
+"""
+
+from __future__ import annotations
+
+import sys
+
+FAILED = 1
+NO_ENVIRONMENT = 3
+_SAID = "failed to setup test environment"  # as rattler-build puts it
+
+
+def main(package: str, *channels: str) -> int:
+    from rattler_build import Package, RattlerBuildError  # not where only the codes are wanted
+
+    try:
+        results = Package.from_file(package).run_tests(channel=list(channels))
+    except RattlerBuildError as error:
+        print(error)
+        return NO_ENVIRONMENT if _SAID in str(error) else FAILED
+    for result in results:
+        print(*result.output, sep="\n")
+    failed = [result for result in results if not result.success]
+    if any(_SAID in line for result in failed for line in result.output):
+        return NO_ENVIRONMENT
+    return FAILED if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(*sys.argv[1:]))
