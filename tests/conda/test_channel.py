@@ -23,6 +23,7 @@ import zstandard
 from lmsbuild import paths
 from lmsbuild.channel import audit, channel
 from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, OutputNotWritable, PackageConflict, WrongSubdir
+from lmsbuild.published.folder import Published
 from stand_ins import SUBDIR, make
 
 RECIPES = paths.recipes_folder()
@@ -110,7 +111,7 @@ def test_every_channel_has_noarch(folder: Path, tmp_path: Path) -> None:
 def test_what_did_not_change_is_not_read_again(folder: Path, tmp_path: Path) -> None:
     channel.publish(folder, [make(tmp_path, build=str(number)) for number in range(3)])
     before = contents(folder)
-    assert channel.publish(folder, []) == channel.Published((), 3, 0)
+    assert channel.publish(folder, []) == Published((), 3, 0)
     assert contents(folder) == before
     assert channel.publish(folder, [make(tmp_path, "other")]).hashed == 1
 

@@ -18,7 +18,7 @@ TOOL = Path(paths.__file__).parent
 LAYERS = (
     ("errors", "paths", "programs", "report"),
     ("command", "elf", "lock", "source_date", "workspace"),
-    ("git_command", "wheel"),
+    ("git_command", "published", "wheel"),
     ("catalogue",),
     ("fetch",),
     ("patch", "source", "trial"),

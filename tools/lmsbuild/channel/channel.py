@@ -1,8 +1,7 @@
 """A conda channel in a folder: packages by platform, and the index that clients read.
 
 A client sees a valid channel at every moment, however publishing ends: packages are there before the index names them, and
-each file is written aside and renamed. No package leaves a channel, since users may have locked it. What was hashed once is
-not hashed again while its size and date stay the same; `lmsbuild-index.json` in each folder remembers these.
+each file is written aside and renamed. No package leaves a channel, since users may have locked it.
 
 py-rattler's index_fs (0.28 was tried) does not write the index: it stamps each record with the time, so that the same
 packages give other bytes, writes no run_exports.json, takes no lock, drops a package whose file is gone, and does not see
@@ -11,34 +10,21 @@ that a file has changed.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lmsbuild.conda import package_file
 from lmsbuild.conda.package_file import missing_tools
-from lmsbuild.errors import (
-    BadChannel,
-    DamagedPackage,
-    NoSuchFile,
-    OutputNotWritable,
-    PackageConflict,
-    WrongSubdir,
-    disk_failures,
-)
-from lmsbuild.lock import locked
+from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, PackageConflict, WrongSubdir
+from lmsbuild.published.folder import ASIDE, SEEN, Published, publishing, read_json, stamp, write
 
 NOARCH = "noarch"
-_ASIDE = ".lmsbuild-"  # begins the name of a file that is not complete
-_LOCK = ".lmsbuild-lock"
-_WAITING = "another run publishes into this channel; waiting for it"
-_SEEN = "lmsbuild-index.json"
+_COMMAND = "lmsbuild channel publish"
 _CHUNK = 1 << 20  # bytes
 _LEVEL = 12  # of the index's compression
 _NOT_INDEXED = ("arch", "platform")  # that index.json has, and the index does not need
@@ -69,22 +55,13 @@ class Folder:
         return self.path.name
 
 
-@dataclass(frozen=True)
-class Published:
-    """What publishing did."""
-
-    added: tuple[str, ...]
-    known: int  # packages that were there before
-    hashed: int  # files that had to be read
-
-
 def publish(channel: Path, packages: Iterable[Path]) -> Published:
     """Adds packages to the channel in the folder `channel`, which is made when it is missing, and writes its index.
 
     Packages that were put into the folders by other means are indexed too. Either all are added or none is. Raises
     DamagedPackage, WrongSubdir, PackageConflict, BadChannel, NoSuchFile or OutputNotWritable.
     """
-    with disk_failures(channel), _writable(channel), locked(channel / _LOCK, _WAITING):
+    with publishing(channel, "channel"):
         folders = {path.name: _read_folder(path) for path in _subdirs(channel)}
         before = {name: set(folder.records) for name, folder in folders.items()}
         folders.setdefault(NOARCH, _new_folder(channel / NOARCH))
@@ -112,7 +89,7 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
 
 def read_index(folder: Path) -> dict[str, dict[str, Any]]:
     """What repodata.json in the folder says of each package, by file name. Raises BadChannel when it cannot be read."""
-    return _merged(_read_json(folder / "repodata.json"))
+    return _merged(read_json(folder / "repodata.json", _COMMAND))
 
 
 def subdirs(channel: Path) -> list[Path]:
@@ -165,36 +142,24 @@ def _new_folder(path: Path) -> Folder:
 
 
 def _read_folder(path: Path) -> Folder:
-    for left in path.glob(f"{_ASIDE}*"):
+    for left in path.glob(f"{ASIDE}*"):
         left.unlink()
     index = path / "repodata.json"
     if not index.exists():
         return _new_folder(path)
-    seen = path / _SEEN
+    seen = path / SEEN
     exports = path / "run_exports.json"
     return Folder(
         path,
         read_index(path),
-        _merged(_read_json(exports)) if exports.exists() else {},
-        _read_json(seen) if seen.exists() else {},
+        _merged(read_json(exports, _COMMAND)) if exports.exists() else {},
+        read_json(seen, _COMMAND) if seen.exists() else {},
         changed=any(not (path / name).exists() for name in _index_names()),
     )
 
 
 def _merged(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
     return {**table.get("packages", {}), **table.get("packages.conda", {})}
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise BadChannel(f"{path} is missing: `lmsbuild channel publish` writes it") from error
-    except (OSError, ValueError) as error:
-        raise BadChannel(f"{path} cannot be read ({error}): put back the one that was published") from error
-    if not isinstance(found, dict):
-        raise BadChannel(f"{path} is no index: put back the one that was published")
-    return found
 
 
 def _index_found(folder: Folder) -> int:
@@ -208,8 +173,8 @@ def _index_found(folder: Folder) -> int:
     hashed = 0
     for name, status in sorted(there.items()):
         known = folder.records.get(name)
-        stamp = [status.st_size, status.st_mtime_ns]
-        if known and folder.seen.get(name) == stamp and known["size"] == status.st_size:
+        found_stamp = stamp(status)
+        if known and folder.seen.get(name) == found_stamp and known["size"] == status.st_size:
             continue
         found = digest(folder.path / name)
         hashed += 1
@@ -217,7 +182,7 @@ def _index_found(folder: Folder) -> int:
             _add(folder, name, folder.path / name, found)
         elif known["sha256"] != found.sha256:
             raise _conflict(name, folder, "the file in the channel is not the one that was published")
-        folder.seen[name] = stamp
+        folder.seen[name] = found_stamp
         folder.changed = True
     return hashed
 
@@ -237,7 +202,7 @@ def _take(package: Path, channel: Path, folders: dict[str, Folder]) -> int:
     if package.resolve() == (folder.path / package.name).resolve():
         return 0  # indexed where it lies
     known = folder.records.get(package.name)
-    copy = folder.path / f"{_ASIDE}{package.name}"
+    copy = folder.path / f"{ASIDE}{package.name}"
     found = digest(package, None if known else copy)
     if known:
         if known["sha256"] != found.sha256:
@@ -286,8 +251,7 @@ def _settle(folder: Folder) -> None:
         copy.chmod(0o644)
         os.replace(copy, target)
         del folder.arriving[name]
-        status = target.stat()
-        folder.seen[name] = [status.st_size, status.st_mtime_ns]
+        folder.seen[name] = stamp(target.stat())
     if not folder.changed:
         return
     index = _index_file(folder, folder.records, {"repodata_version": 1, "removed": []})
@@ -295,8 +259,8 @@ def _settle(folder: Folder) -> None:
     compressor = _zstandard().ZstdCompressor(level=_LEVEL)
     contents = (exports, compressor.compress(exports), compressor.compress(index), index)
     for name, data in zip(_index_names(), contents, strict=True):
-        _write(folder.path / name, data)
-    _write(folder.path / _SEEN, json.dumps(folder.seen, sort_keys=True).encode())
+        write(folder.path / name, data)
+    write(folder.path / SEEN, json.dumps(folder.seen, sort_keys=True).encode())
     folder.changed = False
 
 
@@ -310,28 +274,6 @@ def _index_file(folder: Folder, rows: dict[str, dict[str, Any]], head: dict[str,
     old = {name: row for name, row in rows.items() if name not in new}
     table = {"info": {"subdir": folder.subdir}, "packages": old, "packages.conda": new, **head}
     return (json.dumps(table, indent=1, sort_keys=True) + "\n").encode()
-
-
-def _write(path: Path, data: bytes) -> None:
-    aside = path.with_name(f"{_ASIDE}{path.name}")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(aside, path)
-
-
-@contextmanager
-def _writable(channel: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise
-        raise OutputNotWritable(
-            f"cannot write to the channel {channel}: {error.strerror} ({error.filename}); what it had is as it was. Run as a "
-            "user who may write there"
-        ) from error
 
 
 def _zstandard() -> Any:

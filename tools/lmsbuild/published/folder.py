@@ -1,0 +1,81 @@
+"""What all folders that are published have in common, channels as well as indices of wheels.
+
+One run at a time writes into such a folder, and who reads it finds each file as it was or as it is to be. What was hashed
+once is not hashed again while its size and date stay the same; `lmsbuild-index.json` remembers these.
+"""
+
+from __future__ import annotations
+
+import errno
+import json
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from lmsbuild.errors import BadChannel, OutputNotWritable, disk_failures
+from lmsbuild.lock import locked
+
+ASIDE = ".lmsbuild-"  # begins the name of a file that is not complete
+SEEN = "lmsbuild-index.json"
+_LOCK = ".lmsbuild-lock"
+
+
+@dataclass(frozen=True)
+class Published:
+    """What publishing did."""
+
+    added: tuple[str, ...]
+    known: int  # files that were there before
+    hashed: int  # files that had to be read
+
+
+@contextmanager
+def publishing(folder: Path, kind: str) -> Iterator[None]:
+    """Holds the lock of a folder, which is made when it is missing. Raises OutputNotWritable or NoSpace."""
+    waiting = f"another run publishes into this {kind}; waiting for it"
+    with disk_failures(folder), _writable(folder, kind), locked(folder / _LOCK, waiting):
+        yield
+
+
+def stamp(status: os.stat_result) -> list[int]:
+    """By what a file is known again: its size and date."""
+    return [status.st_size, status.st_mtime_ns]
+
+
+def read_json(path: Path, written_by: str) -> dict[str, Any]:
+    """A file that the command `written_by` writes. Raises BadChannel."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise BadChannel(f"{path} is missing: `{written_by}` writes it") from error
+    except (OSError, ValueError) as error:
+        raise BadChannel(f"{path} cannot be read ({error}): put back the one that was published") from error
+    if not isinstance(found, dict):
+        raise BadChannel(f"{path} is no index: put back the one that was published")
+    return found
+
+
+def write(path: Path, data: bytes) -> None:
+    """Writes a file aside, and moves it to its place in one step. For who holds the lock."""
+    aside = path.with_name(f"{ASIDE}{path.name}")
+    with aside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(aside, path)
+
+
+@contextmanager
+def _writable(folder: Path, kind: str) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise
+        raise OutputNotWritable(
+            f"cannot write to the {kind} {folder}: {error.strerror} ({error.filename}); what it had is as it was. Run as a "
+            "user who may write there"
+        ) from error
