@@ -19,7 +19,7 @@ LAYERS = (
     ("errors", "paths", "programs", "report"),
     ("command", "elf", "lock", "source_date", "workspace"),
     ("git_command", "published", "wheel"),
-    ("catalogue",),
+    ("catalogue", "index"),
     ("fetch",),
     ("patch", "source", "trial"),
     ("graft",),

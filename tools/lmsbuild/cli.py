@@ -25,6 +25,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.full import full, plan
 from lmsbuild.graft import graft
+from lmsbuild.index import index
 from lmsbuild.patch import generate
 from lmsbuild.patch.patch import apply_to_checkout, find_patch
 from lmsbuild.source import source
@@ -364,6 +365,19 @@ def check_machine(output: Path, verbose: bool) -> None:
     """Check that this machine can build, and say what is missing and what mends it."""
     report.configure(verbose=verbose)
     doctor.run(paths.cache_folder(), output)
+
+
+@cli.command(name="index")
+@click.argument("index_folder", metavar="DIR", type=_FOLDER)
+@click.argument("wheels", nargs=-1, type=_FILE)
+@_verbose
+def index_wheels(index_folder: Path, wheels: tuple[Path, ...], verbose: bool) -> None:
+    """Make DIR, with WHEELS and those that lie there, an index for pip and uv."""
+    report.configure(verbose=verbose)
+    done = index.publish(index_folder, wheels)
+    for name in done.added:
+        click.echo(name)
+    report.note(f"{len(done.added)} added, {done.known} there before, {done.hashed} files read")
 
 
 cli.add_command(conda_group)

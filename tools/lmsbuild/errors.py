@@ -195,7 +195,7 @@ class SourceIncomplete(Failure):
 
 
 class FolderInUse(Failure):
-    """The folder for a tree or a build holds something else already."""
+    """The folder for a tree, a build or an index holds something else already."""
 
     exit_code = 33
 
@@ -261,13 +261,13 @@ class DamagedPackage(Failure):
 
 
 class PackageConflict(Failure):
-    """The channel has a package of the same name, version and build with other contents."""
+    """The channel, or index of wheels, has a file of that name, version and build with other contents."""
 
     exit_code = 44
 
 
 class BadChannel(Failure):
-    """The channel is not what its index says."""
+    """The channel, or the folder of an index of wheels, is not what the index says."""
 
     exit_code = 45
 
