@@ -154,7 +154,7 @@ def _add(index: _Index, wheel: Path) -> None:
                 f"{wheel.name} says that it is {stated.get('name')} {stated.get('version')}: keep the name under which it "
                 "was published"
             )
-        with report.progress(f"verify {wheel.name}", file.total_size()) as show:
+        with report.progress(f"verify {wheel.name}", file.total_size(), is_bytes=True) as show:
             file.verify(lambda name: None, show)
     index.rows[wheel.name] = Row(
         file=wheel.name,
