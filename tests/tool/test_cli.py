@@ -34,6 +34,7 @@ def test_every_failure_has_an_exit_code_of_its_own() -> None:
         (["patch", "v2.31.0", "."], 4, "Did you mean 'v2.13.0'?"),
         (["generate", "v2"], 4, "Did you mean 'v2.13.0'?"),
         (["pytorch", "v2.13.0", "--python", "three"], 6, "--python takes a version such as 3.12, not 'three'"),
+        (["pytorch", "v2.13.0", "--platform", "linux-aarch65"], 6, "Did you mean 'linux-aarch64'?"),
         (["pytorch", "v2.13.0", "--base-wheel", "none.whl"], 7, "none.whl is not the name of a wheel"),
         (["try", "none.whl"], 26, "lmsbuild pytorch"),
         (["patch", "v2.13.0", "nowhere"], 17, "nowhere is no git checkout"),

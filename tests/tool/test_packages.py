@@ -90,4 +90,4 @@ def test_a_full_build_is_of_one_package(shop: Shop) -> None:
     done = shop.workshop.run("tensorflow", NAME, "--mode", "full", "--package", "tensorflow-cpu", "--dry-run")
     assert (done.returncode, done.stdout) == (2, "")
     said = " ".join(done.stderr.split())
-    assert "--mode full builds tensorflow from source: it takes neither --base nor --package" in said
+    assert "--mode full builds tensorflow from source: it takes none of --base, --package and --platform" in said

@@ -13,6 +13,7 @@ import click
 
 from lmsbuild import command, doctor, paths, report
 from lmsbuild.catalogue import catalogue, rows
+from lmsbuild.conda.platforms import find_platform, target_on
 from lmsbuild.conda_commands import channel_group, conda_group
 from lmsbuild.errors import (
     AlreadyApplied,
@@ -72,6 +73,7 @@ def _build_options(command_: Callable[..., None]) -> Callable[..., None]:
     options = (
         click.argument("tag"),
         click.option("--python", help="Interpreter to build for, such as 3.12; without it, the running one."),
+        click.option("--platform", help="Platform to build for, such as linux-aarch64; without it, this machine's."),
         _base_wheel,
         click.option("--output", type=_FOLDER, default=Path("dist"), show_default=True, help="Folder for the wheel."),
         click.option(
@@ -114,6 +116,7 @@ def _build(
     package: str | None = None,
     *,
     python: str | None,
+    platform: str | None,
     base_wheel: Path | None,
     output: Path,
     mode: str,
@@ -127,9 +130,9 @@ def _build(
     patches, cache = paths.patches_folder(), paths.cache_folder()
     tag = catalogue.of_package(found, package)
     if mode == "full":
-        if base_wheel or package:
+        if base_wheel or package or platform:
             raise click.UsageError(
-                f"--mode full builds {found.package} from source: it takes neither --base nor --package"
+                f"--mode full builds {found.package} from source: it takes none of --base, --package and --platform"
             )
         planned = plan.make(plan.Options(tag, patches, cache, output, python, source_, jobs))
         if dry_run:
@@ -141,7 +144,8 @@ def _build(
         return
     if source_ or jobs or resume or dry_run:
         raise click.UsageError("--source, --jobs, --resume and --dry-run are for --mode full; a graft needs no source")
-    click.echo(graft.build(graft.Options(tag, target_for(python), patches, cache, output, base_wheel)))
+    target = target_on(find_platform(paths.recipes_folder(), platform), python) if platform else target_for(python)
+    click.echo(graft.build(graft.Options(tag, target, patches, cache, output, base_wheel)))
 
 
 @cli.command(name="list")
