@@ -15,6 +15,7 @@ from typing import Any
 
 from lmsbuild import cli, paths, report
 from lmsbuild.fetch import patience
+from lmsbuild.matrix import build_row
 from lmsbuild.wheel import archive
 
 
@@ -22,6 +23,7 @@ def main() -> None:
     patches, number, moment, *arguments = sys.argv[1:]
     paths.patches_folder = lambda: Path(patches)  # type: ignore[assignment]
     patience.pause = lambda seconds: None
+    build_row.TOOL = (sys.executable, __file__, patches, "0", "-")  # rows are built with the same patches
     say, copy, written = report.stage, archive.ArchiveWriter.copy, [0]
 
     def strike() -> None:

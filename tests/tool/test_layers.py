@@ -25,7 +25,7 @@ LAYERS = (
     ("graft",),
     ("conda", "full", "tag"),
     ("channel", "doctor"),
-    ("conda_commands",),
+    ("conda_commands", "matrix"),
     ("cli",),
     ("__main__",),
 )

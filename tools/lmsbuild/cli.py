@@ -27,6 +27,7 @@ from lmsbuild.errors import (
 from lmsbuild.full import full, plan
 from lmsbuild.graft import graft
 from lmsbuild.index import index
+from lmsbuild.matrix.commands import build_rows, print_matrix
 from lmsbuild.patch import generate
 from lmsbuild.patch.patch import apply_to_checkout, find_patch
 from lmsbuild.source import source
@@ -386,6 +387,8 @@ def index_wheels(index_folder: Path, wheels: tuple[Path, ...], verbose: bool) ->
 
 cli.add_command(conda_group)
 cli.add_command(channel_group)
+cli.add_command(print_matrix)
+cli.add_command(build_rows)
 
 
 class _Terminated(KeyboardInterrupt):

@@ -12,9 +12,10 @@ import os
 import signal
 import subprocess
 import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -110,6 +111,20 @@ def kill_all() -> None:
         processes = list(_running)
     for process in processes:
         kill(process)
+
+
+def end_all(seconds: float = 10) -> None:
+    """Asks every program that is running to end, and kills those that have not after that time."""
+    with _running_lock:
+        processes = list(_running)
+    for process in processes:
+        with suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGTERM)
+    end = time.monotonic() + seconds
+    for process in processes:
+        with suppress(subprocess.TimeoutExpired):
+            process.wait(max(0.0, end - time.monotonic()))
+    kill_all()
 
 
 def kill(process: subprocess.Popen[bytes]) -> None:

@@ -376,6 +376,30 @@ class UnsolvableTest(Failure):
     exit_code = 61
 
 
+class NothingToBuild(Failure):
+    """No row of the matrix is what was asked for."""
+
+    exit_code = 62
+
+
+class RowsFailed(Failure):
+    """Some rows of the matrix could not be built."""
+
+    exit_code = 63
+
+
+class NoCluster(Failure):
+    """There is no Dask scheduler at that address, it went away, or the packages to talk to it are not installed."""
+
+    exit_code = 64
+
+
+class OtherTool(Failure):
+    """A machine of the cluster has another lmsbuild than the one that asks for a row."""
+
+    exit_code = 65
+
+
 @contextmanager
 def disk_failures(*places: object) -> Iterator[None]:
     """Turns the system's errors while files are written below `places` into failures that say what to do."""

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 import functools
 import shlex
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
-    from rich.console import Console
+    from rich.console import Console, RenderableType
 
 _verbose = False
 
@@ -55,10 +55,11 @@ def output(text: str) -> None:
 
 def failure(message: str) -> None:
     """Shows why the tool gives up."""
-    _console().print(f"[bold red]error:[/bold red] {_escaped(message)}")
+    _console().print(f"[bold red]error:[/bold red] {escaped(message)}")
 
 
-def _escaped(message: str) -> str:
+def escaped(message: str) -> str:
+    """The text, as rich prints it unchanged."""
     return message.replace("[", "\\[")
 
 
@@ -102,3 +103,15 @@ def progress(label: str, total: float | None, *, is_bytes: bool = False) -> Iter
     with Progress(*columns, console=_console(), transient=True) as bars:
         task = bars.add_task(label, total=total)
         yield lambda done, of=None: bars.update(task, completed=done, total=of)
+
+
+@contextmanager
+def live(picture: Callable[[], RenderableType]) -> Iterator[None]:
+    """Shows, on a terminal, what `picture` returns, twice a second; what is said meanwhile appears above it."""
+    if not _console().is_terminal:
+        yield
+        return
+    from rich.live import Live
+
+    with Live(get_renderable=picture, console=_console(), transient=True, refresh_per_second=2):
+        yield

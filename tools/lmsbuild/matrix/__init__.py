@@ -1,0 +1,1 @@
+"""What can be built, and building all of it, on this machine or on many."""

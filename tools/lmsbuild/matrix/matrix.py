@@ -1,0 +1,130 @@
+"""What can be built: one row for each official wheel that the catalogue knows and each kind of package."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.conda.platforms import find_platform, read_platforms
+from lmsbuild.errors import NothingToBuild
+from lmsbuild.wheel.target import machine_of, minor_of, python_of
+from lmsbuild.wheel.wheel import parse_name
+
+KINDS = ("wheel", "conda")
+MOST_JOBS = 256  # that GitHub makes of one matrix
+_SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
+
+
+@dataclass(frozen=True)
+class Row:
+    """One thing that can be built."""
+
+    framework: str
+    tag: str  # such as v2.13.0
+    package: str  # whose official wheel is patched, such as tensorflow-cpu
+    python: str  # such as 3.12, or 3.13t for the free-threaded one
+    platform: str  # as channels call it, such as linux-64
+    kind: str  # one of KINDS
+
+    @property
+    def name(self) -> str:
+        """Tells the row from all others; the same in every run, and fit for a file's name."""
+        return f"{self.package}-{self.tag}-py{self.python}-{self.platform}-{self.kind}"
+
+
+@dataclass(frozen=True)
+class Filters:
+    """Which rows are asked for: of each field one of these values, or any where there are none."""
+
+    frameworks: Sequence[str] = ()
+    tags: Sequence[str] = ()
+    packages: Sequence[str] = ()
+    pythons: Sequence[str] = ()
+    platforms: Sequence[str] = ()
+    kinds: Sequence[str] = ()
+    names: Sequence[str] = ()
+    shard: str = ""  # such as 2/4: every fourth row, from the second on
+
+
+def wheels_for(tag: Tag, package: str, python: str, machine: str) -> dict[str, str]:
+    """The sha256 of the official wheels, by file name, that pip chooses from for this interpreter and machine."""
+    own = catalogue.of_package(tag, package).wheels
+    return {name: own[name] for name in sorted(own) if (python, machine) in _places(name)}
+
+
+def select(patches: Path, recipes: Path, filters: Filters) -> list[Row]:
+    """The rows that pass all filters. Raises NothingToBuild when there is none, and what a wrong name raises."""
+    wanted = _checked(patches, recipes, filters)
+    everything = list(_rows(patches, recipes))
+    known = {row.name for row in everything}
+    for name in filters.names:
+        if name not in known:
+            raise NothingToBuild(f"there is no row {name!r}.{catalogue.nearest(name, known)} `lmsbuild matrix` has all")
+    found = [row for row in everything if _passes(row, wanted)]
+    if filters.shard:
+        part, count = _shard(filters.shard)
+        found = found[part - 1 :: count]
+    if not found:
+        raise NothingToBuild("there is no official wheel for what the filters ask: `lmsbuild list` shows the tags")
+    return found
+
+
+def document(rows: Sequence[Row]) -> dict[str, Any]:
+    """The rows in the form that `strategy.matrix` of GitHub's workflows takes."""
+    return {"include": [{"name": row.name, **asdict(row)} for row in rows]}
+
+
+def _rows(patches: Path, recipes: Path) -> Iterator[Row]:
+    subdirs = {platform.machine: platform.subdir for platform in read_platforms(recipes)}
+    tags = sorted(catalogue.tags(patches), key=lambda tag: (tag.framework, tag.number))
+    for tag in tags:
+        for package in tag.packages:
+            places = {place for name in catalogue.of_package(tag, package).wheels for place in _places(name)}
+            for python, machine in sorted(places, key=lambda place: (minor_of(place[0]), place)):
+                if machine in subdirs:
+                    for kind in KINDS:
+                        yield Row(tag.framework, tag.name, package, python, subdirs[machine], kind)
+
+
+def _places(wheel: str) -> set[tuple[str, str]]:
+    """The interpreters and machines that an official wheel is for, by its name."""
+    parsed = parse_name(Path(wheel))
+    pythons = {python for tag in parsed.tags if (python := python_of(tag.abi))}
+    return {(python, machine_of(platform)) for python in pythons for platform in parsed.platforms}
+
+
+def _checked(patches: Path, recipes: Path, filters: Filters) -> dict[str, set[str]]:
+    """What each field of a row may be, where that is asked for. Raises what a name that does not exist raises."""
+    for framework in filters.frameworks:
+        catalogue.check_framework(patches, framework)
+    named = {*filters.frameworks, *(catalogue.framework_of(patches, package) for package in filters.packages)}
+    only = named.pop() if len(named) == 1 else None
+    wanted = {
+        "framework": set(filters.frameworks),
+        "package": set(filters.packages),
+        "python": set(filters.pythons),
+        "platform": {find_platform(recipes, name).subdir for name in filters.platforms},
+        "kind": set(filters.kinds),
+        "name": set(filters.names),
+    }
+    if filters.tags:
+        found = [catalogue.find_tag(patches, name, only) for name in filters.tags]
+        wanted["full_tag"] = {tag.full_name for tag in found}
+    return {field: values for field, values in wanted.items() if values}
+
+
+def _passes(row: Row, wanted: dict[str, set[str]]) -> bool:
+    stated = {"name": row.name, "full_tag": f"{row.framework}:{row.tag}", **asdict(row)}
+    return all(stated[field] in values for field, values in wanted.items())
+
+
+def _shard(text: str) -> tuple[int, int]:
+    match = _SHARD.fullmatch(text)
+    if match is None or int(match[1]) > int(match[2]):
+        raise NothingToBuild(f"--shard takes a part such as 1/4, the first of four, not {text!r}")
+    return int(match[1]), int(match[2])
