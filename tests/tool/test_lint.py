@@ -23,6 +23,7 @@ from presets import Builds
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "patches"
 PAGER = sorted(path for path in (PATCHES / "src/pager").rglob("*.cc") if path.name != "all.cc")
+WORKFLOWS = sorted((ROOT / "ci/github").glob("*.yml"))
 GLUE = PATCHES / "src/pytorch/aten/src/ATen"
 
 
@@ -49,6 +50,14 @@ def test_ruff_format() -> None:
 
 def test_mypy() -> None:
     _check("mypy")
+
+
+def test_schema_of_the_workflows() -> None:
+    _check("check-jsonschema", "--builtin-schema", "vendor.github-workflows", *WORKFLOWS)
+
+
+def test_safety_of_the_workflows() -> None:
+    _check("zizmor", "--offline", "--quiet", *WORKFLOWS)
 
 
 def test_clang_format() -> None:
