@@ -57,7 +57,7 @@ def test_schema_of_the_workflows() -> None:
 
 
 def test_safety_of_the_workflows() -> None:
-    _check("zizmor", "--offline", "--quiet", *WORKFLOWS)
+    _check("zizmor", "--offline", "--quiet", "--config", "ci/zizmor.yml", *WORKFLOWS)
 
 
 def test_clang_format() -> None:

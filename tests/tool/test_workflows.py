@@ -55,7 +55,7 @@ def test_the_tools_commands_exist() -> None:
     scripts = [step["run"] for step in _steps() if "run" in step]
     used = {name for script in scripts for name in re.findall(r"\blmsbuild ([a-z-]+)", script)}
     assert used == {"build-all", "channel", "index", "matrix"}
-    assert used <= {*cli.commands, "index"}
+    assert used <= set(cli.commands)
 
 
 def test_the_plan_is_a_matrix_that_the_build_understands(tmp_path: Path) -> None:

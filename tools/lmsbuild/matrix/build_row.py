@@ -132,8 +132,8 @@ def _reason(log: Path, code: int) -> str:
 
 
 def _files(row: Row, made: Path) -> list[Path]:
-    """What the command made of the row: the wheel that a package was made from is another row's."""
+    """What the command made of the row: one wheel, or packages. The wheel that these were made from is another row's."""
     found = sorted(made.glob("*/*.conda" if row.kind == "conda" else "*.whl"))
-    if len(found) != 1:
+    if not found or (row.kind == "wheel" and len(found) > 1):
         raise BuildFailed(f"the command ended well but left {len(found)} files")
     return found
