@@ -8,7 +8,6 @@ import io
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import tarfile
@@ -96,7 +95,7 @@ def test_run_exports(folder: Path, tmp_path: Path, suffix: str, key: str) -> Non
     for given in (package, other):
         assert channel.publish(folder, [given]).hashed == 1
     table = json.loads((folder / SUBDIR / "run_exports.json").read_bytes())
-    assert table["info"] == {"subdir": SUBDIR}
+    assert table["info"] == {"subdir": SUBDIR, "version": 1}
     rows = {**table["packages"], **table["packages.conda"]}
     assert rows == {package.name: {"run_exports": exports}, other.name: {"run_exports": {}}}
     assert package.name in table[key]
@@ -230,20 +229,37 @@ def test_two_runs_take_turns(folder: Path, tmp_path: Path) -> None:
     assert audit.check(folder, RECIPES) == 6
 
 
+# Publishes into copies of a channel, each by a process that is killed at its next rename; prints how each ended.
 STOP = """
-import os, signal, sys
+import os, shutil, signal, sys
 from pathlib import Path
 from lmsbuild.channel import channel
-after, folder, *packages = sys.argv[1:]
-replace, calls = os.replace, []
-def stopped(source, target):
-    calls.append(target)
-    if len(calls) > int(after):
-        os.kill(os.getpid(), signal.SIGKILL)
-    replace(source, target)
-os.replace = stopped
-channel.publish(Path(folder), map(Path, packages))
-print(len(calls))
+folder, place, *packages = sys.argv[1:]
+replace = os.replace
+def publish(copy, left):
+    def stopped(source, target):
+        nonlocal left
+        if not left:
+            os.kill(os.getpid(), signal.SIGKILL)
+        left -= 1
+        replace(source, target)
+    os.replace = stopped
+    try:
+        channel.publish(copy, map(Path, packages))
+        os._exit(0)
+    finally:
+        os._exit(1)
+code = None
+while code != 0:
+    renames = 0 if code is None else renames + 1
+    copy = Path(place, str(renames))
+    shutil.copytree(folder, copy)
+    child = os.fork()
+    if not child:
+        publish(copy, renames)
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    print(code, flush=True)
+    assert code in (0, -signal.SIGKILL)
 """
 
 
@@ -251,23 +267,20 @@ def test_killed_before_each_rename_the_channel_stays_valid(folder: Path, tmp_pat
     """The renames are all that a client can see."""
     channel.publish(folder, [make(tmp_path, "old")])
     packages = [make(tmp_path, "new", files={"share/data": b"x" * 1000}), make(tmp_path, "noarch", subdir="noarch")]
-    for after in range(50):
-        copy = tmp_path / f"copy-{after}"
-        shutil.copytree(folder, copy)
-        words = [sys.executable, "-c", STOP, str(after), copy, *packages]
-        code = subprocess.run(words, check=False, timeout=60, capture_output=True).returncode
+    words = [sys.executable, "-c", STOP, folder, tmp_path / "copies", *packages]
+    codes = subprocess.run(words, check=True, timeout=300, stdout=subprocess.PIPE, text=True).stdout.split()
+    assert len(codes) > 12
+    for number, code in enumerate(codes):
+        copy = tmp_path / "copies" / str(number)
         for subdir in (SUBDIR, "noarch"):
             for name, record in channel.read_index(copy / subdir).items():
                 assert channel.digest(copy / subdir / name).sha256 == record["sha256"]
             channel.unpacked_index((copy / subdir / "repodata.json.zst").read_bytes())
         assert "old-1.0-0.conda" in channel.read_index(copy / SUBDIR)
-        if code == 0:
-            break
-        assert code == -signal.SIGKILL
-        channel.publish(copy, packages)
+        if code != "0":
+            channel.publish(copy, packages)
         assert audit.check(copy, RECIPES) == 3
         assert not list(copy.rglob(".lmsbuild-*conda*"))
-    assert code == 0 and after >= 10
 
 
 @pytest.fixture

@@ -19,8 +19,9 @@ from packaging.requirements import Requirement
 import small_wheels
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
+from lmsbuild.channel import channel
 from solving import Environment
-from stand_ins import SUBDIR, VERSION
+from stand_ins import SUBDIR, VERSION, make
 
 PAGE = (Path(__file__).parents[2] / "docs/conda.md").read_text()
 TENSORFLOW = "lmsbuild conda tensorflow v2.14.1"
@@ -95,6 +96,14 @@ PREPARE = f"{BUILD} --prepare package"
 PUBLISH = "lmsbuild channel publish channel dist/linux-64/pytorch-2.13.0-cpu_py311_lms1_1100.conda"
 INDEX = "lmsbuild channel publish channel"
 CHECK = "lmsbuild channel check channel"
+SIGN = (
+    "cd channel && sha256sum channeldata.json */*.json */*.zst > SHA256SUMS && "
+    "ssh-keygen -Y sign -f ../key -n file SHA256SUMS"
+)
+VERIFY = (
+    "cd channel && ssh-keygen -Y verify -f ../trusted -I publisher -n file -s SHA256SUMS.sig < SHA256SUMS && "
+    "sha256sum --check --quiet SHA256SUMS"
+)
 USE = "python -c \"import torch; torch.lms.enable('cpu', limit=8 << 30); print(torch.lms.is_enabled('cpu'))\""
 NUMA = "numactl --cpunodebind=0 --preferred=0 python train.py"
 DISTRIBUTED = "torchrun --standalone --nproc-per-node=2 train_ddp.py"
@@ -132,6 +141,23 @@ def test_publish_and_check(built_package: Path, tmp_path: Path, tool: dict[str, 
     assert run(publish, tmp_path, tool).strip() == f"linux-64/{built_package.name}"
     assert run(INDEX, tmp_path, tool) == ""
     assert "1 packages, all as the index says" in run(CHECK, tmp_path, tool)
+
+
+@runs(SIGN)
+@runs(VERIFY)
+def test_signed_index(tmp_path: Path, tool: dict[str, str]) -> None:
+    """What is signed is trusted as it is, and nothing else."""
+    if not shutil.which("ssh-keygen"):
+        pytest.skip("needs ssh-keygen, of the Debian package openssh-client")
+    channel.publish(tmp_path / "channel", [make(tmp_path)])
+    run("ssh-keygen -q -t ed25519 -N '' -f key", tmp_path, tool)
+    (tmp_path / "trusted").write_text(f"publisher {(tmp_path / 'key.pub').read_text()}")
+    run(SIGN, tmp_path, tool)
+    run(VERIFY, tmp_path, tool)
+    for name in (f"{SUBDIR}/repodata.json", "SHA256SUMS"):
+        with (tmp_path / "channel" / name).open("a") as file:
+            file.write(" ")
+        assert subprocess.run(VERIFY, shell=True, cwd=tmp_path, env=tool, capture_output=True, check=False).returncode
 
 
 @runs(USE)

@@ -6,33 +6,33 @@ import hashlib
 import io
 import posixpath
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.channel import channel
+from lmsbuild.channel import channel, index
 from lmsbuild.conda import package_file, runpath
 from lmsbuild.conda.package_file import missing_tools
 from lmsbuild.conda.platforms import read_platforms
 from lmsbuild.errors import BadChannel, DamagedPackage, DamagedWheel
 
-_INDEXED = ("name", "version", "build", "build_number", "subdir")
+_ANEW = "`lmsbuild channel publish` writes it anew"
 _LARGEST_SHOWN = 20  # findings
 
 
 def check(folder: Path, recipes: Path) -> int:
     """Checks the channel in `folder` and returns how many packages it has. Raises BadChannel, which says all that is wrong."""
-    indices = {}
-    findings: list[str] = []
-    for path in channel.subdirs(folder):
-        indices[path.name] = channel.read_index(path)
-        findings += _check_index(path, indices[path.name])
     machines = {platform.subdir: platform.elf for platform in read_platforms(recipes)}
-    for subdir, records in indices.items():
+    findings: list[str] = []
+    parts = []
+    for path in channel.subdirs(folder):
+        records, facts = channel.read_index(path), dict[str, dict[str, Any]]()
         for name, record in sorted(records.items()):
-            findings += (
-                f"{subdir}/{name}: {what}" for what in _check_package(folder / subdir / name, record, machines)
-            )
-    findings += _check_dependencies(folder, indices)
+            found = _check_package(path / name, record, machines.get(path.name), facts)
+            findings += (f"{path.name}/{name}: {what}" for what in found)
+        parts.append(index.Part(path.name, records, facts))
+    findings += _check_index(folder, parts)
+    findings += _check_dependencies(folder, [part.subdir for part in parts])
     if findings:
         shown = "\n  ".join(findings[:_LARGEST_SHOWN])
         more = f"\n  and {len(findings) - _LARGEST_SHOWN} more" if len(findings) > _LARGEST_SHOWN else ""
@@ -40,26 +40,49 @@ def check(folder: Path, recipes: Path) -> int:
             f"{folder} has {len(findings)} faults:\n  {shown}{more}\n  Put back the files that were published; what was built "
             "wrong is built again with another build number."
         )
-    return sum(map(len, indices.values()))
+    return sum(len(part.records) for part in parts)
 
 
-def _check_index(folder: Path, records: dict[str, dict[str, Any]]) -> Iterator[str]:
-    for name in ("repodata.json", "run_exports.json"):
-        path, packed = folder / name, folder / f"{name}.zst"
-        if not path.exists() or not packed.exists():
-            yield f"{folder.name}: {name} or {packed.name} is missing: `lmsbuild channel publish` writes them"
-        else:
-            try:
-                if channel.unpacked_index(packed.read_bytes()) != path.read_bytes():
-                    yield f"{folder.name}: {packed.name} is not what {name} says"
-            except BadChannel as error:
-                yield f"{folder.name}: {packed.name}: {error}"
-    for path in sorted(folder.iterdir()):
-        if path.name.endswith(package_file.SUFFIXES) and path.name not in records and not path.name.startswith("."):
-            yield f"{folder.name}: {path.name} is not in the index: `lmsbuild channel publish` adds it"
+def _check_index(folder: Path, parts: list[index.Part]) -> Iterator[str]:
+    """Whether each file of the index is there, and what the packages make of it, as far as these can be read."""
+    readable = all(set(part.facts) == set(part.records) for part in parts)
+    for part in parts:
+        tables = index.tables(part) if readable else {}
+        for name in index.FILES:
+            path = folder / part.subdir / name
+            yield from _check_packed(path)
+            yield from _check_table(path, tables.get(name))
+        for path in sorted((folder / part.subdir).iterdir()):
+            new = path.name not in part.records and not path.name.startswith(".")
+            if new and path.name.endswith(package_file.SUFFIXES):
+                yield f"{part.subdir}: {path.name} is not in the index: `lmsbuild channel publish` adds it"
+    yield from _check_table(folder / index.CHANNELDATA, index.channeldata(parts) if readable else None)
 
 
-def _check_package(path: Path, record: dict[str, Any], machines: dict[str, str]) -> Iterator[str]:
+def _check_packed(path: Path) -> Iterator[str]:
+    packed = path.with_name(f"{path.name}.zst")
+    if not packed.exists():
+        yield f"{path.parent.name}: {packed.name} is missing: {_ANEW}"
+    elif path.exists():
+        try:
+            if channel.unpacked_index(packed.read_bytes()) != path.read_bytes():
+                yield f"{path.parent.name}: {packed.name} is not what {path.name} says: {_ANEW}"
+        except BadChannel as error:
+            yield f"{path.parent.name}: {packed.name}: {error}"
+
+
+def _check_table(path: Path, expected: dict[str, Any] | None) -> Iterator[str]:
+    try:
+        if channel.read_table(path) != expected and expected is not None:
+            yield f"{path.parent.name}: {path.name} is not what the packages say: {_ANEW}"
+    except BadChannel as error:
+        yield str(error)
+
+
+def _check_package(
+    path: Path, record: dict[str, Any], machine: str | None, facts: dict[str, dict[str, Any]]
+) -> Iterator[str]:
+    """Adds to `facts` what the index needs of the package beside its record."""
     if not path.is_file():
         yield "the file is missing"
         return
@@ -70,13 +93,14 @@ def _check_package(path: Path, record: dict[str, Any], machines: dict[str, str])
         return
     try:
         described = package_file.read_description(path)
-        index = described["index"]
-        for key in _INDEXED:
-            if index.get(key) != record.get(key):
-                yield f"says {key} {index.get(key)!r}, the index says {record.get(key)!r}"
-        if path.parent.name != index.get("subdir"):
-            yield f"is for {index.get('subdir')}"
-        yield from _check_members(path, described.get("paths", {}), machines.get(path.parent.name))
+        facts[path.name] = index.facts(described)
+        stated_there = {**index.record(path.name, described["index"]), **asdict(found)}
+        for key in sorted(stated_there.keys() | record.keys()):
+            if stated_there.get(key) != record.get(key):
+                yield f"says {key} {stated_there.get(key)!r}, the index says {record.get(key)!r}"
+        if path.parent.name != record.get("subdir"):
+            yield f"is for {record.get('subdir')}"
+        yield from _check_members(path, described.get("paths", {}), machine)
     except (DamagedPackage, DamagedWheel) as error:
         yield str(error)
 

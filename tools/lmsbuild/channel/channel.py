@@ -1,7 +1,9 @@
 """A conda channel in a folder: packages by platform, and the index that clients read.
 
 A client sees a valid channel at every moment, however publishing ends: packages are there before the index names them, and
-each file is written aside and renamed. No package leaves a channel, since users may have locked it.
+each file is written aside and renamed. No package leaves a channel, since users may have locked it. What was hashed once is
+not hashed again while its size and date stay the same; `lmsbuild-index.json` in each folder remembers these, and what the
+index says of a package beside its record.
 
 py-rattler's index_fs (0.28 was tried) does not write the index: it stamps each record with the time, so that the same
 packages give other bytes, writes no run_exports.json, takes no lock, drops a package whose file is gone, and does not see
@@ -10,24 +12,36 @@ that a file has changed.
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmsbuild.channel import index
 from lmsbuild.conda import package_file
 from lmsbuild.conda.package_file import missing_tools
-from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, PackageConflict, WrongSubdir
-from lmsbuild.published.folder import ASIDE, SEEN, Published, publishing, read_json, stamp, write
+from lmsbuild.errors import (
+    BadChannel,
+    NoSuchFile,
+    OutputNotWritable,
+    PackageConflict,
+    WrongSubdir,
+    disk_failures,
+)
+from lmsbuild.lock import locked
 
 NOARCH = "noarch"
-_COMMAND = "lmsbuild channel publish"
+_ASIDE = ".lmsbuild-"  # begins the name of a file that is not complete
+_LOCK = ".lmsbuild-lock"
+_WAITING = "another run publishes into this channel; waiting for it"
+_SEEN = "lmsbuild-index.json"
 _CHUNK = 1 << 20  # bytes
 _LEVEL = 12  # of the index's compression
-_NOT_INDEXED = ("arch", "platform")  # that index.json has, and the index does not need
 
 
 @dataclass(frozen=True)
@@ -45,14 +59,21 @@ class Folder:
 
     path: Path
     records: dict[str, dict[str, Any]]  # what the index says of each package, by file name
-    run_exports: dict[str, dict[str, Any]]
-    seen: dict[str, list[int]]  # size and date of the files when they were hashed
-    changed: bool = False
+    seen: dict[str, dict[str, Any]]  # the facts of index.py, and `stamp`: size and date of the file when it was hashed
     arriving: dict[str, Path] = field(default_factory=dict)  # complete copies under other names, by file name
 
     @property
     def subdir(self) -> str:
         return self.path.name
+
+
+@dataclass(frozen=True)
+class Published:
+    """What publishing did."""
+
+    added: tuple[str, ...]
+    known: int  # packages that were there before
+    hashed: int  # files that had to be read
 
 
 def publish(channel: Path, packages: Iterable[Path]) -> Published:
@@ -61,7 +82,7 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
     Packages that were put into the folders by other means are indexed too. Either all are added or none is. Raises
     DamagedPackage, WrongSubdir, PackageConflict, BadChannel, NoSuchFile or OutputNotWritable.
     """
-    with publishing(channel, "channel"):
+    with disk_failures(channel), _writable(channel), locked(channel / _LOCK, _WAITING):
         folders = {path.name: _read_folder(path) for path in _subdirs(channel)}
         before = {name: set(folder.records) for name, folder in folders.items()}
         folders.setdefault(NOARCH, _new_folder(channel / NOARCH))
@@ -71,8 +92,14 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
                 hashed += _index_found(folder)
             for package in packages:
                 hashed += _take(package, channel, folders)
-            for folder in folders.values():
+            # Before the index that names them, and noarch's index before those of packages that require what it names.
+            ordered = sorted(folders.values(), key=lambda folder: (folder.subdir != NOARCH, folder.subdir))
+            for folder in ordered:
                 _settle(folder)
+            parts = [index.Part(folder.subdir, folder.records, folder.seen) for folder in ordered]
+            _write(channel / index.CHANNELDATA, index.as_bytes(index.channeldata(parts)))
+            for folder, part in zip(ordered, parts, strict=True):
+                _write_index(folder, part)
         finally:
             for folder in folders.values():
                 for copy in folder.arriving.values():
@@ -89,7 +116,21 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
 
 def read_index(folder: Path) -> dict[str, dict[str, Any]]:
     """What repodata.json in the folder says of each package, by file name. Raises BadChannel when it cannot be read."""
-    return _merged(read_json(folder / "repodata.json", _COMMAND))
+    table = read_table(folder / "repodata.json")
+    return {**table.get("packages", {}), **table.get("packages.conda", {})}
+
+
+def read_table(path: Path) -> dict[str, Any]:
+    """One of the files of an index. Raises BadChannel when it cannot be read."""
+    try:
+        found = json.loads(path.read_bytes())
+    except FileNotFoundError as error:
+        raise BadChannel(f"{path} is missing: `lmsbuild channel publish` writes it") from error
+    except (OSError, ValueError) as error:
+        raise BadChannel(f"{path} cannot be read ({error}): put back the one that was published") from error
+    if not isinstance(found, dict):
+        raise BadChannel(f"{path} is no index: put back the one that was published")
+    return found
 
 
 def subdirs(channel: Path) -> list[Path]:
@@ -138,28 +179,16 @@ def _subdirs(channel: Path) -> list[Path]:
 
 def _new_folder(path: Path) -> Folder:
     path.mkdir(parents=True, exist_ok=True)
-    return Folder(path, {}, {}, {}, changed=True)
+    return Folder(path, {}, {})
 
 
 def _read_folder(path: Path) -> Folder:
-    for left in path.glob(f"{ASIDE}*"):
+    for left in path.glob(f"{_ASIDE}*"):
         left.unlink()
-    index = path / "repodata.json"
-    if not index.exists():
+    if not (path / "repodata.json").exists():
         return _new_folder(path)
-    seen = path / SEEN
-    exports = path / "run_exports.json"
-    return Folder(
-        path,
-        read_index(path),
-        _merged(read_json(exports, _COMMAND)) if exports.exists() else {},
-        read_json(seen, _COMMAND) if seen.exists() else {},
-        changed=any(not (path / name).exists() for name in _index_names()),
-    )
-
-
-def _merged(table: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    return {**table.get("packages", {}), **table.get("packages.conda", {})}
+    seen = read_table(path / _SEEN) if (path / _SEEN).exists() else {}
+    return Folder(path, read_index(path), {name: row for name, row in seen.items() if isinstance(row, dict)})
 
 
 def _index_found(folder: Folder) -> int:
@@ -172,9 +201,9 @@ def _index_found(folder: Folder) -> int:
         )
     hashed = 0
     for name, status in sorted(there.items()):
-        known = folder.records.get(name)
-        found_stamp = stamp(status)
-        if known and folder.seen.get(name) == found_stamp and known["size"] == status.st_size:
+        known, seen = folder.records.get(name), folder.seen.get(name, {})
+        stamp = [status.st_size, status.st_mtime_ns]
+        if known and seen.get("stamp") == stamp and known["size"] == status.st_size:
             continue
         found = digest(folder.path / name)
         hashed += 1
@@ -182,8 +211,9 @@ def _index_found(folder: Folder) -> int:
             _add(folder, name, folder.path / name, found)
         elif known["sha256"] != found.sha256:
             raise _conflict(name, folder, "the file in the channel is not the one that was published")
-        folder.seen[name] = found_stamp
-        folder.changed = True
+        elif not seen:
+            folder.seen[name] = index.facts(package_file.read_description(folder.path / name))
+        folder.seen[name]["stamp"] = stamp
     return hashed
 
 
@@ -191,8 +221,7 @@ def _take(package: Path, channel: Path, folders: dict[str, Folder]) -> int:
     """Copies a package beside its place and indexes it; returns how many files were read."""
     if not package.is_file():
         raise NoSuchFile(f"there is no file {package}")
-    index = package_file.read_description(package)["index"]
-    subdir = index.get("subdir")
+    subdir = package_file.read_description(package)["index"].get("subdir")
     if not isinstance(subdir, str) or not (subdir == NOARCH or subdir.startswith("linux-")) or "/" in subdir:
         raise WrongSubdir(f"{package.name} is for {subdir!r}, and this channel has packages for Linux only")
     lies_in = package.resolve().parent.name
@@ -202,33 +231,29 @@ def _take(package: Path, channel: Path, folders: dict[str, Folder]) -> int:
     if package.resolve() == (folder.path / package.name).resolve():
         return 0  # indexed where it lies
     known = folder.records.get(package.name)
-    copy = folder.path / f"{ASIDE}{package.name}"
+    copy = folder.path / f"{_ASIDE}{package.name}"
     found = digest(package, None if known else copy)
     if known:
         if known["sha256"] != found.sha256:
             raise _conflict(package.name, folder, "the one given has other contents")
-        return 1
-    folder.arriving[package.name] = copy
-    for _ in package_file.members(package):  # to its end, so that nothing truncated is published
-        pass
-    _add(folder, package.name, package, found)
+    else:
+        folder.arriving[package.name] = copy
+        for _ in package_file.members(package):  # to its end, so that nothing truncated is published
+            pass
+        _add(folder, package.name, package, found)
     return 1
 
 
 def _add(folder: Folder, name: str, file: Path, found: Digest) -> None:
     described = package_file.read_description(file)
-    index = described["index"]
-    if index.get("subdir") != folder.subdir:
-        raise WrongSubdir(f"{name} is for {index.get('subdir')}, but lies in {folder.subdir}: move it there")
-    if not isinstance(index.get("depends", []), list):
-        raise DamagedPackage(f"{name} has an index.json without a list of what it requires: build it again")
+    subdir = described["index"].get("subdir")
+    if subdir != folder.subdir:
+        raise WrongSubdir(f"{name} is for {subdir}, but lies in {folder.subdir}: move it there")
     twin = next((other for other in _twins(name) if other in folder.records), None)
     if twin:
         raise _conflict(name, folder, f"it is there as {twin}")
-    record = {key: value for key, value in index.items() if key not in _NOT_INDEXED}
-    folder.records[name] = {**record, "md5": found.md5, "sha256": found.sha256, "size": found.size}
-    folder.run_exports[name] = {"run_exports": described.get("run_exports", {})}
-    folder.changed = True
+    folder.records[name] = {**index.record(name, described["index"]), **asdict(found)}
+    folder.seen[name] = index.facts(described)
 
 
 def _twins(name: str) -> list[str]:
@@ -245,35 +270,54 @@ def _conflict(name: str, folder: Folder, what: str) -> PackageConflict:
 
 
 def _settle(folder: Folder) -> None:
-    """Moves what arrives into its place, then the index that names it."""
+    """Moves what arrives into its place."""
     for name, copy in list(folder.arriving.items()):
         target = folder.path / name
         copy.chmod(0o644)
         os.replace(copy, target)
         del folder.arriving[name]
-        folder.seen[name] = stamp(target.stat())
-    if not folder.changed:
+        status = target.stat()
+        folder.seen[name]["stamp"] = [status.st_size, status.st_mtime_ns]
+
+
+def _write_index(folder: Folder, part: index.Part) -> None:
+    tables = index.tables(part)
+    for name in index.FILES:
+        data = index.as_bytes(tables[name])
+        _write(folder.path / f"{name}.zst", _zstandard().ZstdCompressor(level=_LEVEL).compress(data))
+        _write(folder.path / name, data)
+    _write(folder.path / _SEEN, json.dumps(folder.seen, sort_keys=True).encode())
+
+
+def _write(path: Path, data: bytes) -> None:
+    """Leaves a file that says this already as it is.
+
+    Another gets a later date, in whole seconds, than the one in its place: by these web servers tell clients what is new.
+    """
+    if path.is_file() and path.read_bytes() == data:
         return
-    index = _index_file(folder, folder.records, {"repodata_version": 1, "removed": []})
-    exports = _index_file(folder, folder.run_exports, {"version": 1})
-    compressor = _zstandard().ZstdCompressor(level=_LEVEL)
-    contents = (exports, compressor.compress(exports), compressor.compress(index), index)
-    for name, data in zip(_index_names(), contents, strict=True):
-        write(folder.path / name, data)
-    write(folder.path / SEEN, json.dumps(folder.seen, sort_keys=True).encode())
-    folder.changed = False
+    later = int(path.stat().st_mtime) + 1 if path.is_file() else 0
+    aside = path.with_name(f"{_ASIDE}{path.name}")
+    with aside.open("wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    if aside.stat().st_mtime < later:
+        os.utime(aside, (later, later))
+    os.replace(aside, path)
 
 
-def _index_names() -> tuple[str, ...]:
-    """In the order in which they are written: the one that every client can read comes last."""
-    return ("run_exports.json", "run_exports.json.zst", "repodata.json.zst", "repodata.json")
-
-
-def _index_file(folder: Folder, rows: dict[str, dict[str, Any]], head: dict[str, Any]) -> bytes:
-    new = {name: row for name, row in rows.items() if name.endswith(".conda")}
-    old = {name: row for name, row in rows.items() if name not in new}
-    table = {"info": {"subdir": folder.subdir}, "packages": old, "packages.conda": new, **head}
-    return (json.dumps(table, indent=1, sort_keys=True) + "\n").encode()
+@contextmanager
+def _writable(channel: Path) -> Iterator[None]:
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+            raise
+        raise OutputNotWritable(
+            f"cannot write to the channel {channel}: {error.strerror} ({error.filename}); what it had is as it was. Run as a "
+            "user who may write there"
+        ) from error
 
 
 def _zstandard() -> Any:

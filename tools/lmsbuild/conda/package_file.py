@@ -57,12 +57,12 @@ def identity(file_name: str) -> Identity:
 
 
 def read_description(path: Path) -> dict[str, Any]:
-    """The JSON files below info/ that an index is made of: index.json, paths.json, run_exports.json, by name.
+    """The JSON files below info/ that an index is made of, by name: index, paths, run_exports, about.
 
     Checks that index.json names the package as its file is named. Raises DamagedPackage or NoSuchFile.
     """
     named = identity(path.name)
-    wanted = {f"{_INFO}{name}.json": name for name in ("index", "paths", "run_exports")}
+    wanted = {f"{_INFO}{name}.json": name for name in ("index", "paths", "run_exports", "about")}
     found: dict[str, Any] = {}
     with _failures(path):
         for member in members(path, only_info=True):

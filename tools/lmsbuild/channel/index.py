@@ -1,0 +1,178 @@
+"""What the files that clients read say, as tables: the same for the same packages, whenever and in whatever order they came.
+
+Left out: `.bz2` twins, which are deprecated (CEP 36); `indexed_timestamp` (CEP 47), since the same packages would give other
+bytes; shards (CEP 16), which save a client from reading about names that it does not ask for: a channel of frameworks has few.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.errors import BadChannel, DamagedPackage
+
+CHANNELDATA = "channeldata.json"
+# In each platform's folder, in the order in which they are written: the one that every client can read comes last.
+FILES = ("run_exports.json", "current_repodata.json", "repodata.json")
+_NOT_INDEXED = ("arch", "platform")  # that index.json has, and the index does not need
+_ABOUT = ("description", "dev_url", "doc_url", "home", "license", "source_url", "summary")  # of about.json
+_SCRIPTS = {"pre_link": "-pre-link.", "post_link": "-post-link.", "pre_unlink": "-pre-unlink."}
+_ACTIVATION = ("activate.d", "deactivate.d")
+_NAME = re.compile(r"\s*(?:[^\s\[]*::)?([\w.-]+)")  # of a requirement
+
+
+@dataclass(frozen=True)
+class Part:
+    """One platform's part of a channel."""
+
+    subdir: str
+    records: Mapping[str, dict[str, Any]]  # what repodata.json says of each package, by file name
+    facts: Mapping[str, dict[str, Any]]  # what else the index needs of each
+
+    @cached_property
+    def packages(self) -> dict[str, Any]:
+        """The records as clients have them, by file name. Raises BadChannel."""
+        rattler = _rattler()
+        with os.fdopen(os.memfd_create("repodata"), "wb") as file:  # py-rattler reads files only
+            file.write(as_bytes(_repodata(self.subdir, self.records)))
+            file.flush()
+            try:
+                table = rattler.RepoData.from_path(f"/proc/self/fd/{file.fileno()}")
+            except Exception as error:  # py-rattler's have no common class
+                raise BadChannel(
+                    f"no client can read {self.subdir}/repodata.json ({error}): put back what was there"
+                ) from error
+        return {str(package.file_name): package for package in table.into_repo_data(rattler.Channel("channel"))}
+
+
+def facts(described: Mapping[str, Any]) -> dict[str, Any]:
+    """What the index needs of a package beside its record."""
+    about, rows = described.get("about", {}), described.get("paths", {}).get("paths", [])
+    modes = {row.get("file_mode") for row in rows if row.get("prefix_placeholder")}
+    names = [row["_path"] for row in rows]
+    flags = {f"{mode}_prefix": mode in modes for mode in ("binary", "text")}
+    flags |= {key: any(name.startswith(f"etc/conda/{key}/") for name in names) for key in _ACTIVATION}
+    flags |= {key: any(script in name.rpartition("/.")[2] for name in names) for key, script in _SCRIPTS.items()}
+    return {
+        "about": {key: about[key] for key in _ABOUT if about.get(key)},
+        "flags": flags,
+        "run_exports": described.get("run_exports") or {},
+    }
+
+
+def record(file: str, index: Mapping[str, Any]) -> dict[str, Any]:
+    """What repodata.json says of a package, but for what its file's bytes tell.
+
+    Raises DamagedPackage when it is such that clients could not read the index with it.
+    """
+    if not isinstance(index.get("depends", []), list):
+        raise DamagedPackage(f"{file} has an index.json without a list of what it requires: build it again")
+    made = {key: value for key, value in index.items() if key not in _NOT_INDEXED}
+    rattler = _rattler()
+    try:
+        Part(str(index.get("subdir")), {file: made}, {}).packages  # noqa: B018
+        for text in (*made.get("depends", ()), *made.get("constrains", ())):
+            rattler.MatchSpec(text)
+    except Exception as error:
+        raise DamagedPackage(f"{file} has an index.json that clients cannot read ({error}): build it again") from error
+    return made
+
+
+def tables(part: Part) -> dict[str, dict[str, Any]]:
+    """What each of FILES says."""
+    exports = {file: {"run_exports": part.facts[file]["run_exports"]} for file in part.records}
+    newest = {file: part.records[file] for file in _current(part)}
+    return {
+        "run_exports.json": {**_by_format(exports), "info": {"subdir": part.subdir, "version": 1}},
+        "current_repodata.json": _repodata(part.subdir, newest),
+        "repodata.json": _repodata(part.subdir, part.records),
+    }
+
+
+def channeldata(parts: Iterable[Part]) -> dict[str, Any]:
+    """What channeldata.json says, of the whole channel: one row for each name (CEP 38)."""
+    found: dict[str, list[tuple[Any, ...]]] = {}
+    subdirs = []
+    for part in parts:
+        subdirs.append(part.subdir)
+        for file, package in part.packages.items():
+            known, other = part.records[file], part.facts[file]
+            date = _seconds(known.get("timestamp") or 0)
+            order = (package.version, known.get("build_number", 0), date, part.subdir, file)
+            found.setdefault(known["name"], []).append((order, known, other))
+    packages = {}
+    for name, rows in found.items():
+        rows.sort(key=lambda row: row[0])  # the newest comes last, and what it says counts
+        entry: dict[str, Any] = {"run_exports": {}, "subdirs": sorted({known["subdir"] for _, known, _ in rows})}
+        for order, known, other in rows:
+            entry |= {**other["about"], "version": known["version"]}
+            if known.get("license"):
+                entry["license"] = known["license"]
+            if other["run_exports"]:
+                entry["run_exports"][known["version"]] = other["run_exports"]
+            for key, value in other["flags"].items():
+                entry[key] = entry.get(key, False) or value
+            entry["timestamp"] = max(entry.get("timestamp", 0), order[2])
+        packages[name] = entry
+    return {"channeldata_version": 1, "packages": packages, "subdirs": sorted(subdirs)}
+
+
+def as_bytes(table: Mapping[str, Any]) -> bytes:
+    return (json.dumps(table, indent=1, sort_keys=True) + "\n").encode()
+
+
+def _repodata(subdir: str, records: Mapping[str, dict[str, Any]]) -> dict[str, Any]:
+    return {**_by_format(records), "info": {"subdir": subdir}, "removed": [], "repodata_version": 1}
+
+
+def _by_format(rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
+    new = {name: row for name, row in rows.items() if name.endswith(".conda")}
+    return {"packages": {name: row for name, row in rows.items() if name not in new}, "packages.conda": new}
+
+
+def _current(part: Part) -> set[str]:
+    """The packages of the newest version of each name, and of the newest that each requirement of these takes."""
+    rattler = _rattler()
+    packages = part.packages
+    by_name: dict[str, list[str]] = {}
+    for file, package in packages.items():
+        by_name.setdefault(package.name.normalized, []).append(file)
+
+    def newest(files: list[str]) -> set[str]:
+        version = max(packages[file].version for file in files)
+        name = packages[files[0]].name.normalized
+        return {file for file in by_name[name] if packages[file].version == version}
+
+    kept = set[str]().union(*map(newest, by_name.values()))
+    left, met = sorted(kept), set[str]()
+    while left:
+        for text in set(packages[left.pop()].depends) - met:
+            met.add(text)
+            named = _NAME.match(text)
+            files = by_name.get(named[1].lower(), []) if named else []
+            wanted = rattler.MatchSpec(text)
+            taken = [file for file in files if wanted.matches(packages[file])]
+            if taken and kept.isdisjoint(taken):
+                more = newest(taken)
+                kept |= more
+                left += sorted(more)
+    return kept
+
+
+def _seconds(timestamp: int) -> int:
+    """Of a date that may be in milliseconds, as clients tell one from the other."""
+    return timestamp // 1000 if timestamp > 253_402_300_799 else timestamp  # the last second of the year 9999
+
+
+def _rattler() -> Any:
+    try:
+        import rattler
+    except ImportError as error:
+        raise missing_tools("py-rattler") from error
+    return rattler
