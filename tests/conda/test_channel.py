@@ -19,6 +19,7 @@ from pathlib import Path
 import pytest
 import zstandard
 
+from bundles import attest, bundle, served
 from lmsbuild import paths
 from lmsbuild.channel import audit, channel
 from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, OutputNotWritable, PackageConflict, WrongSubdir
@@ -267,9 +268,10 @@ def test_killed_before_each_rename_the_channel_stays_valid(folder: Path, tmp_pat
     """The renames are all that a client can see."""
     channel.publish(folder, [make(tmp_path, "old")])
     packages = [make(tmp_path, "new", files={"share/data": b"x" * 1000}), make(tmp_path, "noarch", subdir="noarch")]
+    attest(packages[0], bundle(packages[0], "one"))
     words = [sys.executable, "-c", STOP, folder, tmp_path / "copies", *packages]
     codes = subprocess.run(words, check=True, timeout=300, stdout=subprocess.PIPE, text=True).stdout.split()
-    assert len(codes) > 12
+    assert len(codes) > 15
     for number, code in enumerate(codes):
         copy = tmp_path / "copies" / str(number)
         for subdir in (SUBDIR, "noarch"):
@@ -280,6 +282,7 @@ def test_killed_before_each_rename_the_channel_stays_valid(folder: Path, tmp_pat
         if code != "0":
             channel.publish(copy, packages)
         assert audit.check(copy, RECIPES) == 3
+        assert served(copy, packages[0])
         assert not list(copy.rglob(".lmsbuild-*conda*"))
 
 

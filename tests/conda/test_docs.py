@@ -40,6 +40,9 @@ ELSEWHERE = {
     "conda install pytorch torchvision lightning": "tests/conda/test_mixing.py solves it",
     "lmsbuild conda test dist/linux-64/pytorch-2.13.0-cpu_py311_lms1_1100.conda --channel file:///srv/mirror": "there is no such "
     "channel; tests/conda/test_commands.py runs it",
+    "conda sigstore attest --target-channel https://example.org/channel --output NAME.conda.sigs NAME.conda": "signs with "
+    "an identity that someone logs in with; tests/conda/test_attestations.py publishes what is made like it",
+    "conda sigstore verify --bundle NAME.conda.sigs --cert-identity WHO --cert-oidc-issuer URL NAME.conda": "the same",
     "nvidia-smi topo -m": "needs a GPU's driver",
     "horovodrun -np 2 python train.py": "needs Horovod; test_pinned_gradients runs the lines for it",
 }
@@ -276,7 +279,7 @@ def test_every_program_is_run_or_known_to_run_elsewhere() -> None:
 
 def test_the_places_that_run_the_rest_exist() -> None:
     named = re.findall(r"tests/[\w/]+\.py", " ".join((*ELSEWHERE.values(), *PROGRAMS.values())))
-    assert len(named) == 6
+    assert len(named) == 7
     assert all((Path(__file__).parents[2] / name).is_file() for name in named)
 
 

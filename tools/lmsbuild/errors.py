@@ -400,6 +400,12 @@ class OtherTool(Failure):
     exit_code = 65
 
 
+class BadAttestation(Failure):
+    """What lies beside a conda package is no attestation of it."""
+
+    exit_code = 66
+
+
 @contextmanager
 def disk_failures(*places: object) -> Iterator[None]:
     """Turns the system's errors while files are written below `places` into failures that say what to do."""

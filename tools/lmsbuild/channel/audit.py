@@ -10,7 +10,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.channel import channel, index
+from lmsbuild.channel import attestations, channel, index
 from lmsbuild.conda import package_file, runpath
 from lmsbuild.conda.package_file import missing_tools
 from lmsbuild.conda.platforms import read_platforms
@@ -95,11 +95,12 @@ def _check_package(
         described = package_file.read_description(path)
         facts[path.name] = index.facts(described)
         stated_there = {**index.record(path.name, described["index"]), **asdict(found)}
-        for key in sorted(stated_there.keys() | record.keys()):
+        for key in sorted((stated_there.keys() | record.keys()) - {attestations.KEY}):
             if stated_there.get(key) != record.get(key):
                 yield f"says {key} {stated_there.get(key)!r}, the index says {record.get(key)!r}"
         if path.parent.name != record.get("subdir"):
             yield f"is for {record.get('subdir')}"
+        yield from attestations.check(path, record)
         yield from _check_members(path, described.get("paths", {}), machine)
     except (DamagedPackage, DamagedWheel) as error:
         yield str(error)

@@ -22,7 +22,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.channel import index
+from lmsbuild.channel import attestations, index
 from lmsbuild.conda import package_file
 from lmsbuild.conda.package_file import missing_tools
 from lmsbuild.errors import (
@@ -61,6 +61,7 @@ class Folder:
     records: dict[str, dict[str, Any]]  # what the index says of each package, by file name
     seen: dict[str, dict[str, Any]]  # the facts of index.py, and `stamp`: size and date of the file when it was hashed
     arriving: dict[str, Path] = field(default_factory=dict)  # complete copies under other names, by file name
+    attested: dict[str, bytes] = field(default_factory=dict)  # attestations that are new, by the package's file name
 
     @property
     def subdir(self) -> str:
@@ -79,8 +80,9 @@ class Published:
 def publish(channel: Path, packages: Iterable[Path]) -> Published:
     """Adds packages to the channel in the folder `channel`, which is made when it is missing, and writes its index.
 
-    Packages that were put into the folders by other means are indexed too. Either all are added or none is. Raises
-    DamagedPackage, WrongSubdir, PackageConflict, BadChannel, NoSuchFile or OutputNotWritable.
+    Packages that were put into the folders by other means are indexed too, and so are attestations beside a package, here
+    or where it is given. Either all are added or none is. Raises
+    DamagedPackage, WrongSubdir, PackageConflict, BadAttestation, BadChannel, NoSuchFile or OutputNotWritable.
     """
     with disk_failures(channel), _writable(channel), locked(channel / _LOCK, _WAITING):
         folders = {path.name: _read_folder(path) for path in _subdirs(channel)}
@@ -214,6 +216,8 @@ def _index_found(folder: Folder) -> int:
         elif not seen:
             folder.seen[name] = index.facts(package_file.read_description(folder.path / name))
         folder.seen[name]["stamp"] = stamp
+    for name in there:
+        _attest(folder, name, attestations.beside(folder.path / name))
     return hashed
 
 
@@ -241,6 +245,7 @@ def _take(package: Path, channel: Path, folders: dict[str, Folder]) -> int:
         for _ in package_file.members(package):  # to its end, so that nothing truncated is published
             pass
         _add(folder, package.name, package, found)
+    _attest(folder, package.name, attestations.beside(package))
     return 1
 
 
@@ -254,6 +259,15 @@ def _add(folder: Folder, name: str, file: Path, found: Digest) -> None:
         raise _conflict(name, folder, f"it is there as {twin}")
     folder.records[name] = {**index.record(name, described["index"]), **asdict(found)}
     folder.seen[name] = index.facts(described)
+
+
+def _attest(folder: Folder, name: str, given: Path) -> None:
+    """Takes up the attestations of a package in the file `given`, if there is one."""
+    record = folder.records[name]
+    if given.is_file() and hashlib.sha256(given.read_bytes()).hexdigest() != record.get(attestations.KEY):
+        data = attestations.joined(folder.path / name, record, given)
+        folder.attested[name] = data
+        record[attestations.KEY] = hashlib.sha256(data).hexdigest()
 
 
 def _twins(name: str) -> list[str]:
@@ -278,6 +292,9 @@ def _settle(folder: Folder) -> None:
         del folder.arriving[name]
         status = target.stat()
         folder.seen[name]["stamp"] = [status.st_size, status.st_mtime_ns]
+    for name, data in folder.attested.items():
+        _write(attestations.kept(folder.path / name, folder.records[name][attestations.KEY]), data)
+        _write(attestations.beside(folder.path / name), data)
 
 
 def _write_index(folder: Folder, part: index.Part) -> None:
