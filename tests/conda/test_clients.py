@@ -128,7 +128,7 @@ def test_conda_installs_updates_and_removes(run: Run, solver: str, served: tuple
     assert packages(run, prefix) == {"small": "h_10"}
     assert (prefix / "share/number").read_text() == "10"
     assert "small=1.0=h_10" in run("env", "export", "--prefix", prefix)
-    run("remove", *at[:4], "small", solver=solver)
+    run("remove", *at, "small", solver=solver)
     assert packages(run, prefix) == {} and not (prefix / "share/number").exists()
     run("install", *at, "--offline", "small=1.0=h_2", solver=solver)
     assert packages(run, prefix) == {"small": "h_2"}
@@ -153,7 +153,7 @@ def test_the_package_trains_where_conda_installed_it(
     assert "lms1" in packages(run, prefix)["pytorch"]
     printed = run(paths.recipes_folder() / "pytorch/paging.py", program=prefix / "bin/python")
     assert "losses equal to the bit" in printed
-    run("remove", "--yes", "--quiet", "--prefix", prefix, "pytorch", solver=solver)
+    run("remove", "--yes", "--quiet", "--offline", "--prefix", prefix, "pytorch", solver=solver)
     assert not list(prefix.glob("lib/python*/site-packages/torch"))
     shutil.rmtree(prefix)
 
