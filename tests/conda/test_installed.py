@@ -181,14 +181,13 @@ def test_our_build_is_preferred(lms_channel: Path, other_channel: Path, tmp_path
 
 
 def test_no_second_copy_of_the_libraries(lms_channel: Path, other_channel: Path, tmp_path: Path) -> None:
-    channel.publish(
-        tmp_path / "theirs",
-        [make(tmp_path, "libtorch", "2.13.0"), make(tmp_path, "torchvision", "0.28", depends=["libtorch"])],
-    )
+    """What requires libtorch gets the one that is part of the package, also from a client whose priority is not strict."""
+    theirs = [make(tmp_path, "libtorch", "2.13.0"), make(tmp_path, "torchvision", "0.28", depends=["libtorch"])]
+    channel.publish(tmp_path / "theirs", theirs)
+    channels = [folder.as_uri() for folder in (lms_channel, tmp_path / "theirs", other_channel)]
+    for strict in (True, False):
+        records = solve(*channels, specs=("pytorch", "torchvision"), strict=strict)
+        (libtorch,) = (record for record in records if record.name.normalized == "libtorch")
+        assert str(libtorch.url).startswith(channels[0]), libtorch.url
     with pytest.raises(SolverError, match="libtorch"):
-        solve(
-            lms_channel.as_uri(),
-            (tmp_path / "theirs").as_uri(),
-            other_channel.as_uri(),
-            specs=("pytorch", "torchvision"),
-        )
+        solve(*channels, specs=("pytorch", "libtorch * 0"), strict=False)

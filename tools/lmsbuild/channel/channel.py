@@ -1,9 +1,8 @@
 """A conda channel in a folder: packages by platform, and the index that clients read.
 
 A client sees a valid channel at every moment, however publishing ends: packages are there before the index names them, and
-each file is written aside and renamed. No package leaves a channel, since users may have locked it. What was hashed once is
-not hashed again while its size and date stay the same; `lmsbuild-index.json` in each folder remembers these, and what the
-index says of a package beside its record.
+each file is written aside and renamed. No package leaves a channel, since users may have locked it. `lmsbuild-index.json` in
+each folder also remembers what the index says of a package beside its record.
 
 py-rattler's index_fs (0.28 was tried) does not write the index: it stamps each record with the time, so that the same
 packages give other bytes, writes no run_exports.json, takes no lock, drops a package whose file is gone, and does not see
@@ -12,34 +11,23 @@ that a file has changed.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import json
 import os
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from lmsbuild import report
 from lmsbuild.channel import attestations, index
 from lmsbuild.conda import package_file
 from lmsbuild.conda.package_file import missing_tools
-from lmsbuild.errors import (
-    BadChannel,
-    NoSuchFile,
-    OutputNotWritable,
-    PackageConflict,
-    WrongSubdir,
-    disk_failures,
-)
-from lmsbuild.lock import locked
+from lmsbuild.errors import BadChannel, NoSuchFile, PackageConflict, WrongSubdir
+from lmsbuild.published.folder import ASIDE, SEEN, Published, publishing, read_json, stamp, write
 
 NOARCH = "noarch"
-_ASIDE = ".lmsbuild-"  # begins the name of a file that is not complete
-_LOCK = ".lmsbuild-lock"
-_WAITING = "another run publishes into this channel; waiting for it"
-_SEEN = "lmsbuild-index.json"
+_COMMAND = "lmsbuild channel publish"
 _CHUNK = 1 << 20  # bytes
 _LEVEL = 12  # of the index's compression
 
@@ -68,15 +56,6 @@ class Folder:
         return self.path.name
 
 
-@dataclass(frozen=True)
-class Published:
-    """What publishing did."""
-
-    added: tuple[str, ...]
-    known: int  # packages that were there before
-    hashed: int  # files that had to be read
-
-
 def publish(channel: Path, packages: Iterable[Path]) -> Published:
     """Adds packages to the channel in the folder `channel`, which is made when it is missing, and writes its index.
 
@@ -84,7 +63,7 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
     or where it is given. Either all are added or none is. Raises
     DamagedPackage, WrongSubdir, PackageConflict, BadAttestation, BadChannel, NoSuchFile or OutputNotWritable.
     """
-    with disk_failures(channel), _writable(channel), locked(channel / _LOCK, _WAITING):
+    with publishing(channel, "channel"):
         folders = {path.name: _read_folder(path) for path in _subdirs(channel)}
         before = {name: set(folder.records) for name, folder in folders.items()}
         folders.setdefault(NOARCH, _new_folder(channel / NOARCH))
@@ -99,7 +78,7 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
             for folder in ordered:
                 _settle(folder)
             parts = [index.Part(folder.subdir, folder.records, folder.seen) for folder in ordered]
-            _write(channel / index.CHANNELDATA, index.as_bytes(index.channeldata(parts)))
+            write(channel / index.CHANNELDATA, index.as_bytes(index.channeldata(parts)))
             for folder, part in zip(ordered, parts, strict=True):
                 _write_index(folder, part)
         finally:
@@ -124,15 +103,7 @@ def read_index(folder: Path) -> dict[str, dict[str, Any]]:
 
 def read_table(path: Path) -> dict[str, Any]:
     """One of the files of an index. Raises BadChannel when it cannot be read."""
-    try:
-        found = json.loads(path.read_bytes())
-    except FileNotFoundError as error:
-        raise BadChannel(f"{path} is missing: `lmsbuild channel publish` writes it") from error
-    except (OSError, ValueError) as error:
-        raise BadChannel(f"{path} cannot be read ({error}): put back the one that was published") from error
-    if not isinstance(found, dict):
-        raise BadChannel(f"{path} is no index: put back the one that was published")
-    return found
+    return read_json(path, _COMMAND)
 
 
 def subdirs(channel: Path) -> list[Path]:
@@ -146,13 +117,14 @@ def subdirs(channel: Path) -> list[Path]:
 def digest(path: Path, copy: Path | None = None) -> Digest:
     """Reads a file once: hashes it, and writes it to `copy` on the way."""
     md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
-    with path.open("rb") as source:
+    with path.open("rb") as source, report.progress(path.name, path.stat().st_size, is_bytes=True) as show:
         sink = copy.open("wb") if copy else None
         try:
             while chunk := source.read(_CHUNK):
                 md5.update(chunk)
                 sha256.update(chunk)
                 size += len(chunk)
+                show(size)
                 if sink:
                     sink.write(chunk)
             if sink:
@@ -185,11 +157,11 @@ def _new_folder(path: Path) -> Folder:
 
 
 def _read_folder(path: Path) -> Folder:
-    for left in path.glob(f"{_ASIDE}*"):
+    for left in path.glob(f"{ASIDE}*"):
         left.unlink()
     if not (path / "repodata.json").exists():
         return _new_folder(path)
-    seen = read_table(path / _SEEN) if (path / _SEEN).exists() else {}
+    seen = read_table(path / SEEN) if (path / SEEN).exists() else {}
     return Folder(path, read_index(path), {name: row for name, row in seen.items() if isinstance(row, dict)})
 
 
@@ -204,8 +176,8 @@ def _index_found(folder: Folder) -> int:
     hashed = 0
     for name, status in sorted(there.items()):
         known, seen = folder.records.get(name), folder.seen.get(name, {})
-        stamp = [status.st_size, status.st_mtime_ns]
-        if known and seen.get("stamp") == stamp and known["size"] == status.st_size:
+        found_stamp = stamp(status)
+        if known and seen.get("stamp") == found_stamp and known["size"] == status.st_size:
             continue
         found = digest(folder.path / name)
         hashed += 1
@@ -215,7 +187,7 @@ def _index_found(folder: Folder) -> int:
             raise _conflict(name, folder, "the file in the channel is not the one that was published")
         elif not seen:
             folder.seen[name] = index.facts(package_file.read_description(folder.path / name))
-        folder.seen[name]["stamp"] = stamp
+        folder.seen[name]["stamp"] = found_stamp
     for name in there:
         _attest(folder, name, attestations.beside(folder.path / name))
     return hashed
@@ -235,7 +207,7 @@ def _take(package: Path, channel: Path, folders: dict[str, Folder]) -> int:
     if package.resolve() == (folder.path / package.name).resolve():
         return 0  # indexed where it lies
     known = folder.records.get(package.name)
-    copy = folder.path / f"{_ASIDE}{package.name}"
+    copy = folder.path / f"{ASIDE}{package.name}"
     found = digest(package, None if known else copy)
     if known:
         if known["sha256"] != found.sha256:
@@ -290,51 +262,19 @@ def _settle(folder: Folder) -> None:
         copy.chmod(0o644)
         os.replace(copy, target)
         del folder.arriving[name]
-        status = target.stat()
-        folder.seen[name]["stamp"] = [status.st_size, status.st_mtime_ns]
+        folder.seen[name]["stamp"] = stamp(target.stat())
     for name, data in folder.attested.items():
-        _write(attestations.kept(folder.path / name, folder.records[name][attestations.KEY]), data)
-        _write(attestations.beside(folder.path / name), data)
+        write(attestations.kept(folder.path / name, folder.records[name][attestations.KEY]), data)
+        write(attestations.beside(folder.path / name), data)
 
 
 def _write_index(folder: Folder, part: index.Part) -> None:
     tables = index.tables(part)
     for name in index.FILES:
         data = index.as_bytes(tables[name])
-        _write(folder.path / f"{name}.zst", _zstandard().ZstdCompressor(level=_LEVEL).compress(data))
-        _write(folder.path / name, data)
-    _write(folder.path / _SEEN, json.dumps(folder.seen, sort_keys=True).encode())
-
-
-def _write(path: Path, data: bytes) -> None:
-    """Leaves a file that says this already as it is.
-
-    Another gets a later date, in whole seconds, than the one in its place: by these web servers tell clients what is new.
-    """
-    if path.is_file() and path.read_bytes() == data:
-        return
-    later = int(path.stat().st_mtime) + 1 if path.is_file() else 0
-    aside = path.with_name(f"{_ASIDE}{path.name}")
-    with aside.open("wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if aside.stat().st_mtime < later:
-        os.utime(aside, (later, later))
-    os.replace(aside, path)
-
-
-@contextmanager
-def _writable(channel: Path) -> Iterator[None]:
-    try:
-        yield
-    except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
-            raise
-        raise OutputNotWritable(
-            f"cannot write to the channel {channel}: {error.strerror} ({error.filename}); what it had is as it was. Run as a "
-            "user who may write there"
-        ) from error
+        write(folder.path / f"{name}.zst", _zstandard().ZstdCompressor(level=_LEVEL).compress(data))
+        write(folder.path / name, data)
+    write(folder.path / SEEN, json.dumps(folder.seen, sort_keys=True).encode())
 
 
 def _zstandard() -> Any:

@@ -186,7 +186,7 @@ def _settle(index: _Index) -> None:
         (index.folder / project).mkdir(exist_ok=True)
         _write_pages(index.folder / project, pages.project(project, rows))
     _write_pages(index.folder, pages.root(projects))
-    _write(index.folder / SEEN, json.dumps(index.seen, sort_keys=True).encode())
+    write(index.folder / SEEN, json.dumps(index.seen, sort_keys=True).encode())
 
 
 def _write_metadata(index: _Index, row: Row) -> None:
@@ -202,9 +202,4 @@ def _write_metadata(index: _Index, row: Row) -> None:
 
 def _write_pages(folder: Path, contents: dict[str, bytes]) -> None:
     for name, data in contents.items():
-        _write(folder / name, data)
-
-
-def _write(path: Path, data: bytes) -> None:
-    if not path.is_file() or path.read_bytes() != data:
-        write(path, data)
+        write(folder / name, data)

@@ -59,12 +59,21 @@ def read_json(path: Path, written_by: str) -> dict[str, Any]:
 
 
 def write(path: Path, data: bytes) -> None:
-    """Writes a file aside, and moves it to its place in one step. For who holds the lock."""
+    """Writes a file aside, and moves it to its place in one step; one that says this already is left as it is.
+
+    Another gets a later date, in whole seconds, than the one in its place: by these web servers tell clients what is new. For who
+    holds the lock.
+    """
+    if path.is_file() and path.read_bytes() == data:
+        return
+    later = int(path.stat().st_mtime) + 1 if path.is_file() else 0
     aside = path.with_name(f"{ASIDE}{path.name}")
     with aside.open("wb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
+    if aside.stat().st_mtime < later:
+        os.utime(aside, (later, later))
     os.replace(aside, path)
 
 
