@@ -5,7 +5,6 @@ Needs Debian's packages qemu-user-static and the cross-compilers; `require` skip
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import subprocess
@@ -16,8 +15,7 @@ from pathlib import Path
 
 import pytest
 
-from lmsbuild.lock import locked
-from lmsbuild.source import debian
+from lmsbuild.fetch import apt
 
 SUITE = "bookworm"  # whose C library is no newer than that of the cross-compilers
 RUNTIME = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libgomp.so.1", "libpthread.so.0", "libdl.so.2")
@@ -94,11 +92,15 @@ def make_root(machine: Machine, libraries: Iterable[Path], root: Path) -> None:
     _copy(own / Path(machine.loader).name, root / machine.loader)
 
 
+def end_with_page(file: Path) -> None:
+    with file.open("r+b") as stream:
+        stream.truncate(-(-file.stat().st_size // LARGEST_PAGE) * LARGEST_PAGE)
+
+
 def _copy(library: Path, target: Path) -> None:
     shutil.copyfile(library, target)
     target.chmod(0o755)
-    with target.open("r+b") as file:
-        file.truncate(-(-target.stat().st_size // LARGEST_PAGE) * LARGEST_PAGE)
+    end_with_page(target)
 
 
 def fetch_packages(architecture: str, packages: Sequence[str], cache: Path) -> Path:
@@ -106,44 +108,7 @@ def fetch_packages(architecture: str, packages: Sequence[str], cache: Path) -> P
 
     Skips the test on machines that are not Debian.
     """
-    key = hashlib.sha256(" ".join(sorted(packages)).encode()).hexdigest()[:8]
-    kept = cache / f"debian-{SUITE}-{architecture}-{key}"
-    with locked(kept.with_suffix(".lock"), "another run fetches the same packages; waiting for it"):
-        if not kept.exists():
-            entry = next(debian.archives(debian.CONFIGURED), None)
-            if entry is None or not shutil.which("apt-get") or not shutil.which("dpkg-deb"):
-                pytest.skip(f"needs apt-get and an entry for Debian's archive in {debian.CONFIGURED}, or {kept}")
-            with tempfile.TemporaryDirectory(dir=cache, prefix=f"{kept.name}.") as name:
-                _unpack(Path(name), entry, architecture, packages)
-                os.replace(Path(name) / "tree", kept)
-    return kept
-
-
-def _unpack(folder: Path, entry: str, architecture: str, packages: Sequence[str]) -> None:
-    """Has apt fetch the packages, with an index of its own, and unpacks them into `folder`/tree."""
-    for name in ("lists/partial", "cache/archives/partial", "files", "tree"):
-        (folder / name).mkdir(parents=True)
-    (folder / "status").touch()
-    (folder / "sources.list").write_text(f"deb {entry} {SUITE} main\n")
-    (folder / "apt.conf").write_text(
-        f'APT::Architecture "{architecture}";\n'
-        f'APT::Architectures {{ "{architecture}"; }};\n'
-        f'Dir::Etc::SourceList "{folder}/sources.list";\n'
-        'Dir::Etc::SourceParts "/dev/null";\n'
-        f'Dir::State::Lists "{folder}/lists";\n'
-        f'Dir::State::status "{folder}/status";\n'
-        f'Dir::Cache "{folder}/cache";\n'
-        'Acquire::Languages "none";\n'
-        'Acquire::Retries "5";\n'
-        'APT::Sandbox::User "";\n'
-    )
-    apt = ["apt-get", "--config-file", str(folder / "apt.conf"), "--quiet"]
-    _run([*apt, "update", "--error-on=any"], folder)
-    _run([*apt, "download", *packages], folder / "files")
-    for package in sorted((folder / "files").iterdir()):
-        _run(["dpkg-deb", "--extract", str(package), str(folder / "tree")], folder)
-
-
-def _run(words: Sequence[str], folder: Path) -> None:
-    done = subprocess.run(words, cwd=folder, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, f"{' '.join(words)}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
+    try:
+        return apt.packages(packages, SUITE, architecture, cache) / apt.TREE
+    except apt.NotDebian as error:
+        pytest.skip(str(error))

@@ -12,9 +12,10 @@ import pytest
 
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
+from lmsbuild.fetch import apt
 from lmsbuild.git_command import blob_hash
 from lmsbuild.patch.patch import Patch, find_patch
-from lmsbuild.source import debian, source
+from lmsbuild.source import source
 from lmsbuild.wheel.wheel import parse_name
 
 PATCHES = paths.patches_folder()
@@ -119,4 +120,4 @@ def test_the_archive_is_found_in_every_kind_of_configuration(
 ) -> None:
     (tmp_path / "sources.list.d").mkdir()
     (tmp_path / name).write_text(text)
-    assert list(debian.archives(tmp_path)) == entries
+    assert list(apt.archives(tmp_path)) == entries

@@ -27,6 +27,7 @@ from lmsbuild.errors import (
     WrongCommit,
     WrongHash,
 )
+from lmsbuild.fetch import apt
 from lmsbuild.source import debian, source
 from lmsbuild.wheel.wheel import file_sha256
 from upstream import TAG, Upstream, git
@@ -366,7 +367,7 @@ def test_an_archive_with_other_files_is_refused(there: Upstream, archive: debian
 def test_a_machine_without_debians_archive_says_so(
     there: Upstream, archive: debian.SourcePackage, tmp_path: Path
 ) -> None:
-    with pytest.raises(debian.NotDebian, match="needs apt-get"):
+    with pytest.raises(apt.NotDebian, match="needs apt-get"):
         debian.fetch(archive, tmp_path / "other", configured=tmp_path)
 
 

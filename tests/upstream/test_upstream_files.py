@@ -14,6 +14,7 @@ import pytest
 import upstream_files
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
+from lmsbuild.fetch import apt
 from lmsbuild.source import debian, source
 from upstream_files import FILES, Sample
 
@@ -31,7 +32,7 @@ def upstream_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     package = source.read_origin(patches, tag.framework).debian[tag.name]
     try:
         archive = debian.fetch(package, paths.cache_folder())
-    except debian.NotDebian as error:
+    except apt.NotDebian as error:
         pytest.skip(str(error))
     tree = tmp_path_factory.mktemp("upstream")
     debian.unpack(archive, tree, ("test",))
