@@ -68,7 +68,9 @@ def test_dry_run(tmp_path: Path) -> None:
     assert first == str(output / f"linux-64/pytorch-2.13.0-{BUILD.replace('1100', '7')}.conda"), done.stderr
     assert {"  requires sympy >=1.13.3", "  requires numpy >=1.23", "  requires __glibc >=2.34,<3.0a0"} <= set(rest)
     done = run("pytorch", TAG, "--python", "3.12", "--dry-run", "--output", output)
-    assert f"lmsbuild pytorch {TAG} --python 3.12 --output {output}" in done.stdout.splitlines()[0], done.stderr
+    assert (
+        f"lmsbuild pytorch {TAG} --python 3.12 --platform linux-64 --output {output}" in done.stdout.splitlines()[0]
+    ), done.stderr
     assert "pytorch-2.13.0-*_py312_lms1_*.conda" in done.stdout.splitlines()[1]
     assert not output.exists()
 

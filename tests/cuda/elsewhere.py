@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import allocator_programs
-import debian_torch
 from lmsbuild import paths
+from lmsbuild.catalogue import catalogue, debian_builds
 from machines import POWER, Machine, fetch_packages, make_root
 
 HERE = Path(__file__).parent
@@ -39,8 +39,11 @@ class Programs:
 def prepare(machine: Machine, simulator: Callable[..., Path], folder: Path) -> Programs:
     """Builds with $CXX, which is the compiler for the machine."""
     cache = paths.cache_folder()
-    # test_power.py needs more of them, so they come together.
-    tree = debian_torch.fetch(cache) if machine == POWER else fetch_packages(machine.debian, list(PACKAGES), cache)
+    build = debian_builds.find(
+        paths.patches_folder(), catalogue.find_tag(paths.patches_folder(), TAG, "pytorch"), machine.name
+    )
+    # Where packages are made of Debian's build, all that those take come together.
+    tree = fetch_packages(machine.debian, build.packages if build else list(PACKAGES), cache)
     libraries = [tree / "usr/lib" / machine.triple / name for name in PACKAGES.values()]
     simulated = simulator(releases=[CUDART])
     runtime = simulated / f"libcudart.so.{CUDART}"

@@ -19,7 +19,17 @@ from pathlib import Path
 
 import pytest
 
-from elsewhere import TAG, Programs
+import synthetic
+from elsewhere import CUDART, TAG, Programs
+from lmsbuild import paths
+from lmsbuild.catalogue.catalogue import find_tag
+from lmsbuild.conda import runpath
+from lmsbuild.elf import symbols
+from lmsbuild.fetch import cuda
+from lmsbuild.graft import compilation, graft
+from lmsbuild.patch.series import read_series
+from lmsbuild.wheel.target import Target
+from lmsbuild.wheel.wheel import WheelFile
 from machines import ARM, ARM_LARGE_PAGES, POWER, Machine
 from samples import FULL
 
@@ -94,3 +104,30 @@ def test_imports_on_power(case: str, programs_for: Callable[[Machine], Programs]
     variables = {**SMALL, "SIM_CUDA_DEVICES": "2", "SIM_CUDA_MEMORY": str(128 << 20)}
     variables["LMS_TEST_LIBRARY"] = str(programs.root / "lib/late_library.so")
     emulate(POWER, programs.build("object_units.cc"), [case], variables)
+
+
+def test_glue_asks_for_the_runtime_that_the_base_asks_for(
+    programs_for: Callable[[Machine], Programs],
+    simulator: Callable[..., Path],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What the packages of CUDA have is for this machine, so the glue for another is linked with a stand-in for it."""
+    programs = programs_for(POWER)
+    description = read_series(paths.patches_folder(), find_tag(paths.patches_folder(), TAG, "pytorch")).graft
+    base = tmp_path / "base"
+    (base / description.cuda_library).parent.mkdir(parents=True)
+    (base / description.cuda_library).symlink_to(programs.base.c10_cuda)
+    wheel = tmp_path / "torch-1.13.1-cp311-cp311-linux_ppc64le.whl"
+    synthetic.write_wheel(wheel, {"torch-1.13.1.dist-info/METADATA": synthetic.Member(b"")})
+    here = simulator(releases=["12"]) / "libcudart.so.12"
+    monkeypatch.setenv("CXX", POWER.compiler)
+    runtime = cuda.Runtime(programs.base.include, here, here)
+    tree = compilation.Tree(tmp_path / "patched", base, runtime)
+    with WheelFile(wheel) as file:
+        found = graft._own_runtime(file, description, Target("3.11", "ppc64le", False), tree, tmp_path)
+    assert found and found.library and found.library.name == f"libcudart.so.{CUDART}"
+    with found.library.open("rb") as stream:
+        elf = runpath.read(stream, found.library.name)
+    assert elf and (elf.machine, elf.name) == ("EM_PPC64", found.library.name)
+    assert symbols.exported_functions(found.library, "cuda") == symbols.exported_functions(here, "cuda") != []

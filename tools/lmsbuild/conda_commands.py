@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shlex
 from collections.abc import Callable
-from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +13,13 @@ import click
 from lmsbuild import paths, report
 from lmsbuild.catalogue import catalogue
 from lmsbuild.channel import audit, channel
-from lmsbuild.conda import framework_package, package_file, package_tests, packager, variants
+from lmsbuild.conda import bases, package_file, package_tests, packager, variants
 from lmsbuild.conda.platforms import Platform, find_platform, target_on
-from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongVersion, disk_failures
+from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongVersion
 from lmsbuild.graft import graft
 from lmsbuild.patch import series
 from lmsbuild.wheel.target import machine_of, target_for
 from lmsbuild.wheel.wheel import WheelFile, parse_name
-from lmsbuild.workspace import workspace
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -49,7 +47,11 @@ def _package_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option("--python", help="Interpreter to build for, such as 3.12; without it, the running one."),
         click.option("--platform", help="Platform to build for, such as linux-aarch64; without it, this machine's."),
         click.option(
-            "--base", type=_FILE, help="A wheel or conda package without LMS; without it, pip fetches a wheel."
+            "--base",
+            multiple=True,
+            metavar="FILE",
+            help="A wheel or conda package without LMS, given again for each part of a split package, or `debian` for "
+            "Debian's build; without it, the official wheel, or where there is none what Debian has.",
         ),
         _channels,
         click.option(
@@ -99,7 +101,7 @@ def _build(
     wheel: Path | None,
     python: str | None,
     platform: str | None,
-    base: Path | None,
+    base: tuple[str, ...],
     channels: tuple[str, ...],
     test: bool,
     level: int,
@@ -115,15 +117,15 @@ def _build(
         _check_wheel(wheel, tag, python, find_platform(recipes, platform) if platform else None)
     where = find_platform(recipes, platform or (_machine_of(wheel) if wheel else target_for(python).machine))
     if dry_run:
-        _say(tag, wheel, where, python, number, output)
+        _say(tag, wheel, where, python, base, number, output)
         return
     packager.check_tools()
     test = test and prepare is None and packager.can_test(where)
     if test:
         package_tests.check_channels(channels, where.subdir)  # before minutes of work, not after
+    requires: tuple[str, ...] = ()
     if wheel is None:
-        wheel = _build_wheel(tag, where, python, base, output)
-    requires = framework_package.requirements(base) if base and framework_package.is_package(base) else ()
+        wheel, requires = _build_wheel(tag, where, python, base, output)
     if prepare is not None:
         click.echo(packager.prepare(wheel, recipes, prepare, requires, number))
         return
@@ -162,13 +164,22 @@ def _machine_of(wheel: Path) -> str:
 
 
 def _say(
-    tag: catalogue.Tag, wheel: Path | None, where: Platform, python: str | None, number: int | None, output: Path
+    tag: catalogue.Tag,
+    wheel: Path | None,
+    where: Platform,
+    python: str | None,
+    base: tuple[str, ...],
+    number: int | None,
+    output: Path,
 ) -> None:
     """Prints what would be built."""
     if wheel is None:
-        target = target_for(python)
-        words = ["lmsbuild", tag.framework, tag.name, "--python", target.python, "--output", str(output)]
-        click.echo(f"the wheel, as by: {shlex.join(words)}")
+        target = target_for(python or bases.python_of(tag, where, base, paths.patches_folder()))
+        if base or where.machine not in tag.machines:
+            click.echo(f"the wheel, out of {' and '.join(base) or 'the build of Debian'}")
+        else:
+            words = ["--python", target.python, "--platform", where.subdir, "--output", str(output)]
+            click.echo(f"the wheel, as by: {shlex.join(['lmsbuild', tag.framework, tag.name, *words])}")
         label = series.read_series(paths.patches_folder(), tag).graft.label
         built = f"*_py{target.interpreter.removeprefix('cp')}_{label}_*"
         click.echo(f"{output / where.subdir / tag.framework}-{tag.version}-{built}.conda, cpu or CUDA as the wheel is")
@@ -197,23 +208,15 @@ def test_packages(packages: tuple[Path, ...], channels: tuple[str, ...], verbose
         click.echo(f"{package}: its tests passed")
 
 
-def _build_wheel(tag: catalogue.Tag, where: Platform, python: str | None, base: Path | None, output: Path) -> Path:
-    with ExitStack() as stack:
-        if base and framework_package.is_package(base):
-            with disk_failures(output):
-                scratch = stack.enter_context(workspace(output))
-                report.stage("base package")
-                base = framework_package.as_wheel(base, tag.package, tag.version, where, scratch)
-        return graft.build(
-            graft.Options(
-                tag=tag,
-                target=target_on(where, python),
-                patches=paths.patches_folder(),
-                cache=paths.cache_folder(),
-                output=output,
-                base_wheel=base,
-            )
-        )
+def _build_wheel(
+    tag: catalogue.Tag, where: Platform, python: str | None, given: tuple[str, ...], output: Path
+) -> tuple[Path, tuple[str, ...]]:
+    """The patched wheel, and what its package requires beside what its metadata says."""
+    target_on(where, python)  # before minutes of work, not after
+    patches, cache = paths.patches_folder(), paths.cache_folder()
+    with bases.base(tag, where, given, patches, cache, output) as base:
+        target = target_on(where, python or base.python)
+        return graft.build(graft.Options(tag, target, patches, cache, output, base.wheel)), base.requires
 
 
 @click.group(name="channel")

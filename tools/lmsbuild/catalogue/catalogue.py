@@ -52,6 +52,20 @@ class Tag(Release):
         return sorted({name.split("-")[-2] for name in self.wheels})
 
     @property
+    def machines(self) -> dict[str, list[str]]:
+        """The ABI tags of the known official wheels for each kind of machine, such as cp312 for x86_64."""
+        from lmsbuild.wheel.target import (
+            machine_of,
+        )  # here, since ci/gpu reads tags without the packages that this takes
+
+        found: dict[str, set[str]] = {}
+        for name in self.wheels:
+            _, abi, platforms = name.removesuffix(".whl").rsplit("-", 2)
+            for platform in platforms.split("."):
+                found.setdefault(machine_of(platform), set()).add(abi)
+        return {machine: sorted(found[machine]) for machine in sorted(found, reverse=True)}
+
+    @property
     def full_name(self) -> str:
         """The tag as every command takes it, whatever tags other frameworks have."""
         return f"{self.framework}:{self.name}"

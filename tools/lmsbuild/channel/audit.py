@@ -13,7 +13,7 @@ from typing import Any
 from lmsbuild.channel import attestations, channel, index
 from lmsbuild.conda import package_file, runpath
 from lmsbuild.conda.package_file import missing_tools
-from lmsbuild.conda.platforms import read_platforms
+from lmsbuild.conda.platforms import Platform, read_platforms
 from lmsbuild.errors import BadChannel, DamagedPackage, DamagedWheel
 
 _ANEW = "`lmsbuild channel publish` writes it anew"
@@ -22,7 +22,7 @@ _LARGEST_SHOWN = 20  # findings
 
 def check(folder: Path, recipes: Path) -> int:
     """Checks the channel in `folder` and returns how many packages it has. Raises BadChannel, which says all that is wrong."""
-    machines = {platform.subdir: platform.elf for platform in read_platforms(recipes)}
+    machines = {platform.subdir: platform for platform in read_platforms(recipes)}
     findings: list[str] = []
     parts = []
     for path in channel.subdirs(folder):
@@ -80,7 +80,7 @@ def _check_table(path: Path, expected: dict[str, Any] | None) -> Iterator[str]:
 
 
 def _check_package(
-    path: Path, record: dict[str, Any], machine: str | None, facts: dict[str, dict[str, Any]]
+    path: Path, record: dict[str, Any], machine: Platform | None, facts: dict[str, dict[str, Any]]
 ) -> Iterator[str]:
     """Adds to `facts` what the index needs of the package beside its record."""
     if not path.is_file():
@@ -106,7 +106,7 @@ def _check_package(
         yield str(error)
 
 
-def _check_members(path: Path, listed: dict[str, Any], machine: str | None) -> Iterator[str]:
+def _check_members(path: Path, listed: dict[str, Any], machine: Platform | None) -> Iterator[str]:
     """Checks the contents against paths.json, and what ELF files tell the loader."""
     expected = {row["_path"]: row for row in listed.get("paths", [])}
     for member in package_file.members(path):
@@ -127,9 +127,12 @@ def _check_members(path: Path, listed: dict[str, Any], machine: str | None) -> I
     yield from (f"lacks {name}, which its paths.json lists" for name in sorted(expected))
 
 
-def _check_elf(name: str, elf: runpath.Elf, machine: str | None) -> Iterator[str]:
-    if elf.machine != machine or not elf.little_endian:
-        yield f"{name} is for {elf.machine}, not for {machine or 'any machine, as noarch promises'}"
+def _check_elf(name: str, elf: runpath.Elf, machine: Platform | None) -> Iterator[str]:
+    if machine is None or elf.machine != machine.elf or not elf.little_endian:
+        needed = machine.elf if machine else "any machine, as noarch promises"
+        yield f"{name} is for {elf.machine}, not for {needed}"
+    elif elf.alignment % machine.page:
+        yield f"{name} is for pages of {elf.alignment} bytes, not for those of {machine.page}"
     for entry in elf.runpath:
         leads = posixpath.normpath(entry.replace("$ORIGIN", posixpath.dirname(name), 1))
         if not entry.startswith("$ORIGIN") or leads.startswith(".."):

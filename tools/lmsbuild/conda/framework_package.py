@@ -1,24 +1,33 @@
 """A conda package of a framework as a base for the graft: the same files as a wheel.
 
-For machines without official wheels, whose community builds packages. The package has to have its libraries beside its Python
-files, as wheels have them.
+For machines without official wheels, whose community builds packages. A wheel has its libraries beside its Python files, and so
+do packages that were made of one; where a distribution has them in a package of their own, both are taken together.
 """
 
 from __future__ import annotations
 
+import posixpath
 import re
-import stat
-import zipfile
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild.conda import package_file
+from lmsbuild.conda import package_file, site_packages
 from lmsbuild.conda.package_file import SUFFIXES
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.errors import WrongPlatform, WrongVersion
-from lmsbuild.wheel.wheel import record_hash, record_text
 
 _PLACE = re.compile(r"lib/python3\.(\d+)/site-packages/(.+)")
-_DATE = (2020, 1, 1, 0, 0, 0)
+_HEADERS = ("ATen", "c10", "caffe2", "torch")  # the folders of them that are the framework's
+
+
+@dataclass(frozen=True)
+class _Contents:
+    """What packages hold, unpacked."""
+
+    files: dict[str, Path]  # by the path in an environment
+    links: dict[str, tuple[str, str]]  # where each may lead: as a symbolic link, and as an entry of the archive
 
 
 def is_package(path: Path) -> bool:
@@ -26,19 +35,43 @@ def is_package(path: Path) -> bool:
     return path.name.endswith(SUFFIXES)
 
 
-def requirements(package: Path) -> tuple[str, ...]:
-    """What the package requires of an environment, which need not be in the metadata of what pip installs.
+def requirements(packages: Sequence[Path]) -> tuple[str, ...]:
+    """What the packages require of an environment, but each other; it need not be in the metadata of what pip installs.
 
     Raises DamagedPackage or NoSuchFile.
     """
-    return tuple(package_file.read_description(package)["index"].get("depends", ()))
+    own = {package_file.identity(package.name).name for package in packages}
+    needs = [text for path in packages for text in package_file.read_description(path)["index"].get("depends", ())]
+    return tuple(dict.fromkeys(text for text in needs if text.split()[0] not in own))
 
 
-def as_wheel(package: Path, framework: str, version: str, platform: Platform, folder: Path) -> Path:
-    """Writes the package's files as a wheel of `framework` into `folder` and returns it.
+def as_wheel(
+    packages: Sequence[Path], framework: str, libraries: str, version: str, platform: Platform, folder: Path
+) -> Path:
+    """Writes the packages' files as a wheel of `framework` into `folder` and returns it; `libraries` is its folder of them.
 
-    Raises WrongVersion or WrongPlatform when the package is another's, DamagedPackage or NoSuchFile.
+    Raises WrongVersion or WrongPlatform when a package is another's, DamagedPackage or NoSuchFile.
     """
+    for package in packages:
+        _check(package, version, platform)
+    contents = _unpack(packages, folder / "packages")
+    named = " and ".join(package.name for package in packages)
+    site = folder / "site"
+    minors, dist_infos = _place(contents, framework, site, named)
+    if len(packages) > 1:
+        _add_libraries(contents, site, libraries)
+        site_packages.relink(site, libraries)
+    stated = re.compile(rf"{framework}-{re.escape(version)}(?:\+[\w.]+)?\.dist-info")
+    if len(dist_infos) != 1 or len(minors) != 1 or not all(map(stated.fullmatch, dist_infos)):
+        raise WrongVersion(
+            f"{named} does not hold what pip installs of {framework} {version}: give a package that has the whole "
+            "framework, each part of one that is split (--base again), or a wheel"
+        )
+    abi = f"cp3{minors.pop()}"
+    return site_packages.pack(site, dist_infos.pop(), abi, f"linux_{platform.machine}", folder)
+
+
+def _check(package: Path, version: str, platform: Platform) -> None:
     index = package_file.read_description(package)["index"]
     if index.get("version") != version:
         raise WrongVersion(
@@ -49,42 +82,94 @@ def as_wheel(package: Path, framework: str, version: str, platform: Platform, fo
             f"{package.name} is for {index.get('subdir')}, not for {platform.subdir}: give a package for that platform, or "
             "another --platform"
         )
-    unfinished = folder / "base"
-    rows: list[tuple[str, str, str]] = []
+
+
+def _unpack(packages: Sequence[Path], folder: Path) -> _Contents:
+    """Writes what the packages have for an environment's folders lib and include; of a name that several have, the first."""
+    contents = _Contents({}, {})
+    for package in packages:
+        for member in package_file.members(package):
+            name = posixpath.normpath(member.name)
+            if not name.startswith(("lib/", "include/", "bin/")) or "__pycache__" in name or name in contents.files:
+                continue
+            if member.file is None:
+                leads = (f"{posixpath.dirname(name)}/{member.target}", member.target)
+                contents.links.setdefault(name, (posixpath.normpath(leads[0]), posixpath.normpath(leads[1])))
+                continue
+            target = folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            with target.open("wb") as file:
+                shutil.copyfileobj(member.file, file)
+            target.chmod(0o755 if member.mode & 0o111 else 0o644)
+            contents.files[name] = target
+    return contents
+
+
+def _place(contents: _Contents, framework: str, site: Path, named: str) -> tuple[set[str], set[str]]:
+    """Puts what pip installs into `site`, with what links there lead to: the minor versions of Python and the dist-info folders
+    that were found.
+    """
     minors: set[str] = set()
     dist_infos: set[str] = set()
-    with zipfile.ZipFile(unfinished, "w", zipfile.ZIP_DEFLATED, compresslevel=1) as wheel:
-        for member in package_file.members(package):
-            match = _PLACE.fullmatch(member.name)
-            if match is None or member.file is None or "__pycache__" in match[2]:
+    for name in (*contents.files, *contents.links):
+        match = _PLACE.fullmatch(name)
+        if match is None:
+            continue
+        place = match[2]
+        minors.add(match[1])
+        top = place.split("/")[0]
+        if top.endswith(".dist-info"):
+            if not top.startswith(f"{framework}-"):
                 continue
-            name = match[2]
-            minors.add(match[1])
-            top = name.split("/")[0]
-            if top.endswith(".dist-info"):
-                if not top.startswith(f"{framework}-"):
-                    continue
-                dist_infos.add(top)
-                if name.endswith("/RECORD"):
-                    continue
-            data = member.file.read()
-            rows.append((name, record_hash(data), str(len(data))))
-            _add(wheel, name, data, member.mode)
-        stated = re.compile(rf"{framework}-({re.escape(version)}(?:\+[\w.]+)?)\.dist-info")
-        names = [match[1] for match in map(stated.fullmatch, dist_infos) if match]
-        if len(names) != 1 or len(dist_infos) != 1 or len(minors) != 1:
+            dist_infos.add(top)
+            if place.endswith("/RECORD"):
+                continue
+        found = _behind(contents, name)
+        if not found and top == framework:
             raise WrongVersion(
-                f"{package.name} does not hold what pip installs of {framework} {version}: give a package that has the whole "
-                "framework, or a wheel"
+                f"{named} has {name} as a link to {contents.links[name][0]}, which is not in it: give the package that has "
+                f"the libraries, such as lib{framework}, too (--base again)"
             )
-        record = f"{framework}-{names[0]}.dist-info/RECORD"
-        _add(wheel, record, record_text([*rows, (record, "", "")]), 0o644)
-    abi = f"cp3{minors.pop()}"
-    return unfinished.rename(folder / f"{framework}-{names[0]}-{abi}-{abi}-linux_{platform.machine}.whl")
+        for below, source in found.items():
+            _copy(source, site / place / below)
+    return minors, dist_infos
 
 
-def _add(wheel: zipfile.ZipFile, name: str, data: bytes, mode: int) -> None:
-    info = zipfile.ZipInfo(name, _DATE)
-    info.external_attr = (stat.S_IFREG | stat.S_IMODE(mode)) << 16
-    info.compress_type = zipfile.ZIP_DEFLATED
-    wheel.writestr(info, data)
+def _behind(contents: _Contents, name: str) -> dict[str, Path]:
+    """The file of this name, or those below the folder that it leads to, by their paths there; empty: it leads nowhere."""
+    if name in contents.files:
+        return {"": contents.files[name]}
+    for target in contents.links.get(name, ()):
+        if target in contents.files:
+            return {"": contents.files[target]}
+        below = {
+            path.removeprefix(f"{target}/"): file
+            for path, file in contents.files.items()
+            if path.startswith(f"{target}/")
+        }
+        if below:
+            return below
+        if target in contents.links and (
+            found := _behind(_Contents(contents.files, {**contents.links, name: ("", "")}), target)
+        ):
+            return found
+    return {}
+
+
+def _add_libraries(contents: _Contents, site: Path, libraries: str) -> None:
+    """Puts what no link leads to among the others: libraries, by the name that others need them by, and headers."""
+    for name, source in contents.files.items():
+        top, _, rest = name.partition("/")
+        if top == "lib" and "/" not in rest and ".so" in rest and (elf := site_packages.read(source)):
+            target = site / libraries / (elf.name or rest)
+        elif top == "include" and rest.split("/")[0] in _HEADERS:
+            target = site / libraries.split("/")[0] / name
+        else:
+            continue
+        if not target.exists() and not (site / libraries / rest).exists():
+            _copy(source, target)
+
+
+def _copy(source: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copy(source, target)

@@ -21,6 +21,7 @@ class Platform:
     elf: str  # as ELF files call it
     compiler: str  # that builds for it on another machine
     package: str  # Debian's, with that compiler
+    page: int  # bytes of memory in one, as its kernels have it
 
 
 def read_platforms(recipes: Path) -> list[Platform]:

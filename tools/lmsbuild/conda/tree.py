@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import os
 import posixpath
 import shutil
 import stat
@@ -18,6 +19,7 @@ from lmsbuild.wheel.wheel import WheelFile, record_hash, record_text
 
 _LICENSES = ("LICENSE", "NOTICE", "THIRD_PARTY_NOTICES")  # what the names of such files begin with
 _LINKED = ("libc10", "libtorch", "libshm", "libcaffe2")  # what the names of such libraries begin with
+_OWN_PAGE = 4096  # bytes: of most machines
 _ANY_PYTHON = b"#!python"  # the first line of a wheel's scripts, for installers to replace
 # Python that is a shell script, too: it runs the interpreter beside it, wherever the environment is, so that the file is the same
 # in each.
@@ -47,6 +49,8 @@ def unpack(wheel: WheelFile, target: Layout, providers: Mapping[str, Provider], 
             path.unlink()
             del record[target.place(name, data_folder)]
         elif _use_environment(path, tree, target.packages):
+            edited.add(path)
+        if path.exists() and _end_with_page(path, target.platform.page):
             edited.add(path)
     metadata_file = tree / target.packages / wheel.dist_info / "METADATA"
     metadata_file.write_bytes(for_environment(metadata_file.read_bytes(), providers))
@@ -98,6 +102,22 @@ def _use_environment(path: Path, tree: Path, packages: str) -> bool:
         return False
     library = posixpath.relpath("lib", folder.as_posix())
     runpath.write(path, (*own, f"$ORIGIN/{library}"))
+    return True
+
+
+def _end_with_page(path: Path, page: int) -> bool:
+    """Makes an ELF file end where a page does, if pages are larger than here: an emulator maps nothing of one that is not whole.
+
+    Returns whether it had to be changed.
+    """
+    missing = -path.stat().st_size % page
+    if not missing or page <= _OWN_PAGE:
+        return False
+    with path.open("r+b") as file:
+        if file.read(len(runpath.MAGIC)) != runpath.MAGIC:
+            return False
+        file.seek(0, os.SEEK_END)
+        file.write(bytes(missing))
     return True
 
 

@@ -121,6 +121,8 @@ def describe(wheel: WheelFile, target: Layout, recipes: Path, number: int | None
             )
     label = (name.version.local or "").split(".")[-1]
     toolkit = f"cuda{cuda.replace('.', '')}" if cuda else "cpu"
+    if "debian" in (name.version.local or "").split("."):
+        toolkit += "_debian"
     release = target.python.rstrip("t")
     major, minor = release.split(".")
     number = (own_number() if number is None else number) + (_CUDA_NUMBER if cuda else 0)

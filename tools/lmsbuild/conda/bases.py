@@ -1,0 +1,92 @@
+"""What the graft starts from: the official wheel, or what a user or Debian has instead where there is none."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+
+from lmsbuild import report
+from lmsbuild.catalogue import debian_builds
+from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.conda import debian_package, framework_package
+from lmsbuild.conda.platforms import Platform
+from lmsbuild.errors import WrongPlatform, WrongVersion, disk_failures
+from lmsbuild.fetch.apt import NotDebian
+from lmsbuild.patch.series import read_series
+from lmsbuild.workspace import workspace
+
+DEBIAN = "debian"  # what stands for Debian's own build among the files that a user gives
+
+
+@dataclass(frozen=True)
+class Base:
+    """A base, and what comes of it."""
+
+    wheel: Path | None  # None: pip fetches it
+    requires: tuple[
+        str, ...
+    ] = ()  # what the package has to require beside what the wheel's metadata says, as conda calls it
+    python: str | None = None  # the interpreter that it is for; None: any
+
+
+@contextmanager
+def base(
+    tag: Tag, platform: Platform, given: Sequence[str], patches: Path, cache: Path, output: Path
+) -> Iterator[Base]:
+    """The base of a tag for a platform: a wheel, conda packages or Debian's build, as given, or else what there is.
+
+    Its wheel may be gone afterwards. Raises WrongPlatform when there is none, and WrongVersion, DamagedPackage, NoSuchFile,
+    NotDebian or SourceUnreachable.
+    """
+    build = debian_builds.find(patches, tag, platform.machine)
+    if not given and (platform.machine in tag.machines or not tag.machines):
+        yield Base(None)
+    elif given and DEBIAN not in given and not framework_package.is_package(Path(given[0])):
+        yield Base(_only(given))
+    else:
+        with disk_failures(output), workspace(output) as folder:
+            libraries = PurePosixPath(read_series(patches, tag).graft.abi_library).parent.as_posix()
+            if given and DEBIAN not in given:
+                packages = [Path(name) for name in given]
+                requires = framework_package.requirements(packages)
+                report.stage("base package")
+                wheel = framework_package.as_wheel(packages, tag.package, libraries, tag.version, platform, folder)
+                yield Base(wheel, requires)
+                return
+            _only(given or (DEBIAN,))
+            if build is None:
+                raise _no_build(tag, platform, given, patches)
+            try:
+                wheel = debian_package.as_wheel(build, tag, libraries, cache, folder)
+            except NotDebian as error:
+                raise NotDebian(f"{error}; or give another base with --base") from error
+            yield Base(wheel, build.requires, build.python)
+
+
+def python_of(tag: Tag, platform: Platform, given: Sequence[str], patches: Path) -> str | None:
+    """The interpreter that the base is for, if it is Debian's; None: any. Raises WrongPlatform when there is no base."""
+    build = debian_builds.find(patches, tag, platform.machine)
+    if DEBIAN in given or (not given and tag.machines and platform.machine not in tag.machines):
+        if build is None:
+            raise _no_build(tag, platform, given, patches)
+        return build.python
+    return None
+
+
+def _only(given: Sequence[str]) -> Path:
+    """Raises WrongVersion when there is more than one, but they are not all conda packages."""
+    if len(given) > 1:
+        raise WrongVersion(f"{given[0]} is a whole base: --base is given again only for the parts of a conda package")
+    return Path(given[0])
+
+
+def _no_build(tag: Tag, platform: Platform, given: Sequence[str], patches: Path) -> WrongPlatform:
+    known = [build.tag for build in debian_builds.read(patches, tag.framework) if build.machine == platform.machine]
+    of_debian = f"Debian builds {' and '.join(known)}" if known else "Debian builds none"
+    none = "" if given else f"there is no official wheel of {tag.framework} {tag.name} for {platform.subdir}, and "
+    return WrongPlatform(
+        f"{none}of {tag.framework} for {platform.subdir} {of_debian}: give a wheel or a conda package that others built, with "
+        "--base; docs/tags.md has what there is for each platform"
+    )
