@@ -6,10 +6,12 @@ Needs cross-compilers: Debian's packages g++-powerpc64le-linux-gnu and g++-aarch
 from __future__ import annotations
 
 import io
+import os
 import shutil
 import subprocess
 import sys
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -19,7 +21,8 @@ from lmsbuild import paths
 from lmsbuild.channel import audit, channel
 from lmsbuild.conda import framework_package, package_file, runpath
 from lmsbuild.conda.platforms import Platform, find_platform, target_on
-from lmsbuild.errors import NoCompiler, WrongPlatform, WrongVersion
+from lmsbuild.errors import NoCompiler, SourceUnreachable, WrongPlatform, WrongVersion
+from lmsbuild.wheel.wheel import WheelFile
 from stand_ins import VERSION, make
 from workshop import Workshop
 
@@ -106,18 +109,31 @@ def base_wheel(members: dict[str, synthetic.Member], tmp_path: Path) -> Path:
     return synthetic.write_wheel(tmp_path / synthetic.wheel_name(platform="linux_ppc64le"), members)
 
 
-@pytest.mark.parametrize(("kind", "requires"), [("base_package", {"openblas"}), ("base_wheel", set())])
+@pytest.mark.parametrize(
+    ("kind", "requires"),
+    [("base_package", {"openblas"}), ("base_wheel", set()), ("split", {"libprotobuf >=3", "sleef"})],
+)
 def test_ppc64le_from_a_base(
     kind: str, requires: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.delenv("CXX", raising=False)  # the platform's own is found
-    base = request.getfixturevalue(kind)
+    given = request.getfixturevalue(kind)
+    bases = [word for base in (given.pytorch, given.libtorch) for word in ("--base", base)] if kind == "split" else []
     official = tmp_path / "official"
     official.mkdir()
     small = synthetic.write_wheel(official / synthetic.wheel_name(), synthetic.members(synthetic.libraries(official)))
     made = Workshop(tmp_path, small, synthetic.write_sources(tmp_path / "patches"))
     made.generate()
-    words = ("conda", "pytorch", "v2.13.0", "--platform", "linux-ppc64le", "--base", base, "--level", "1")
+    words = (
+        "conda",
+        "pytorch",
+        "v2.13.0",
+        "--platform",
+        "linux-ppc64le",
+        *(bases or ("--base", given)),
+        "--level",
+        "1",
+    )
     done = made.run(*words, "--output", made.output)
     assert done.returncode == 0, done.stderr
     assert "the tests inside the package need linux-ppc64le" in done.stderr
@@ -128,10 +144,11 @@ def test_ppc64le_from_a_base(
     with zipfile.ZipFile(patched) as archive:
         assert not [name for name in archive.namelist() if "__pycache__" in name]
     depends = set(package_file.read_description(package)["index"]["depends"])
-    assert depends & {"openblas"} == requires
+    assert depends & {"openblas", "libprotobuf >=3", "sleef", "libtorch 2.13.0 *"} == requires
     found = elves(package)
     assert found["torch/lib/libtorch_lms.so"].runpath == ("$ORIGIN",)
-    assert found["torch/lib/libc10.so"].runpath == ("$ORIGIN/../../../..",)
+    own = ("$ORIGIN",) if kind == "split" else ()
+    assert found["torch/lib/libc10.so"].runpath == (*own, "$ORIGIN/../../../..")
     assert {elf.machine for elf in found.values()} == {"EM_PPC64"}
     channel.publish(tmp_path / "channel", [package])
     assert audit.check(tmp_path / "channel", RECIPES) == 1
@@ -139,9 +156,9 @@ def test_ppc64le_from_a_base(
 
 def test_base_of_another_version_or_machine(base_package: Path, tmp_path: Path) -> None:
     with pytest.raises(WrongVersion, match=r"is version 2.13.0, but 2.6.0 is needed"):
-        framework_package.as_wheel(base_package, "torch", "2.6.0", platform("ppc64le"), tmp_path)
+        as_wheel([base_package], "2.6.0", platform("ppc64le"), tmp_path)
     with pytest.raises(WrongPlatform, match="is for linux-ppc64le, not for linux-aarch64"):
-        framework_package.as_wheel(base_package, "torch", "2.13.0", platform("aarch64"), tmp_path)
+        as_wheel([base_package], "2.13.0", platform("aarch64"), tmp_path)
     words = [
         sys.executable,
         "-m",
@@ -160,10 +177,101 @@ def test_base_of_another_version_or_machine(base_package: Path, tmp_path: Path) 
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_base_without_the_framework(tmp_path: Path) -> None:
-    split = make(tmp_path, "pytorch", "2.13.0", "0", files={"lib/libtorch.so": b"x"}, subdir="linux-ppc64le")
-    with pytest.raises(WrongVersion, match="does not hold what pip installs of torch 2.13.0"):
-        framework_package.as_wheel(split, "torch", "2.13.0", find_platform(RECIPES, "ppc64le"), tmp_path)
+def as_wheel(packages: list[Path], version: str, where: Platform, folder: Path) -> Path:
+    return framework_package.as_wheel(packages, "torch", "torch/lib", version, where, folder)
+
+
+@dataclass(frozen=True)
+class Split:
+    """A framework in two packages: the libraries, to some of which the other has links, and the Python files."""
+
+    libtorch: Path
+    pytorch: Path
+
+
+@pytest.fixture
+def split(members: dict[str, synthetic.Member], tmp_path: Path) -> Split:
+    libraries, python = tmp_path / "libtorch.tree", tmp_path / "pytorch.tree"
+    for name, member in members.items():
+        own = name.startswith(("torch/lib/", "torch/include/"))
+        target = libraries / name.removeprefix("torch/") if own else python / PACKAGES / name
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_bytes(member.data)
+    (libraries / "lib/pkgconfig").mkdir()
+    (libraries / "lib/pkgconfig/torch.pc").write_text("x")
+    links = {"lib/libc10.so": "../../../../libc10.so"}
+    links |= {
+        f"include/{path.name}": f"../../../../../include/{path.name}" for path in (libraries / "include").iterdir()
+    }
+    for name, target in links.items():
+        link = python / PACKAGES / "torch" / name
+        link.parent.mkdir(parents=True, exist_ok=True)
+        link.symlink_to(target)
+    made = {}
+    for name, tree, depends in (
+        ("libtorch", libraries, ["libprotobuf >=3"]),
+        ("pytorch", python, ["libtorch 2.13.0 *", "libprotobuf >=3", "sleef"]),
+    ):
+        made[name] = make(tmp_path, name, "2.13.0", "cpu_0", tree=tree, depends=depends, subdir="linux-ppc64le")
+        shutil.rmtree(tree)
+    return Split(**made)
+
+
+@pytest.mark.parametrize("order", [("pytorch", "libtorch"), ("libtorch", "pytorch")])
+def test_a_framework_in_two_packages(
+    order: tuple[str, str], split: Split, members: dict[str, synthetic.Member], tmp_path: Path
+) -> None:
+    packages = [getattr(split, name) for name in order]
+    assert set(framework_package.requirements(packages)) == {"libprotobuf >=3", "sleef"}
+    wheel = as_wheel(packages, "2.13.0", platform("ppc64le"), tmp_path)
+    assert wheel.name == synthetic.wheel_name("2.13.0+cpu", platform="linux_ppc64le")
+    with WheelFile(wheel) as file:
+        assert set(file.members) == {*members, f"{synthetic.DIST_INFO}/RECORD"}  # nothing of lib/pkgconfig
+        file.verify(lambda name: None, lambda done: None)
+        for name, member in members.items():
+            if name.startswith("torch/include/"):
+                assert file.read(name) == member.data
+            elif name.startswith("torch/lib/"):  # one by way of a link, the other by none
+                elf = runpath.read(io.BytesIO(file.read(name)), name)
+                assert elf and elf.runpath == ("$ORIGIN", "$ORIGIN/../../../..")
+
+
+def test_a_part_of_the_framework_is_no_base(split: Split, tmp_path: Path) -> None:
+    where = platform("ppc64le")
+    with pytest.raises(WrongVersion, match="libtorch.* does not hold what pip installs .* each part .*--base again"):
+        as_wheel([split.libtorch], "2.13.0", where, tmp_path)
+    with pytest.raises(WrongVersion, match=r"has .*torch/\S+ as a link to .*which is not in it: give .* libtorch, too"):
+        as_wheel([split.pytorch], "2.13.0", where, tmp_path)
+
+
+def conda(*words: str | Path, environment: dict[str, str] | None = None) -> tuple[int, str]:
+    """The exit code and what was said."""
+    command = [sys.executable, "-m", "lmsbuild", "conda", "pytorch", *words]
+    done = subprocess.run(
+        command, capture_output=True, text=True, check=False, env={**os.environ, **(environment or {})}
+    )
+    return done.returncode, done.stderr
+
+
+def test_where_there_is_no_base(base_package: Path, tmp_path: Path) -> None:
+    """Every such error is said before anything is fetched."""
+    power, output = ("--platform", "linux-ppc64le"), ("--output", tmp_path / "out")
+    code, said = conda(TAG, *power, *output)
+    assert code == WrongPlatform.exit_code
+    assert "no official wheel of pytorch v2.6.0 for linux-ppc64le" in said and "Debian builds v1.13.1" in said
+    code, said = conda(TAG, "--base", "debian", *output)
+    assert code == WrongPlatform.exit_code and "for linux-64 Debian builds none" in said
+    code, said = conda(TAG, *power, "--base", "debian", "--base", base_package, *output)
+    assert code == WrongVersion.exit_code and "debian is a whole base" in said
+    # A machine that is not Debian, whose PATH has only what the tool itself needs.
+    (tmp_path / "bin").mkdir()
+    for program in (platform("ppc64le").compiler, "git"):
+        (tmp_path / "bin" / program).symlink_to(str(shutil.which(program)))
+    elsewhere = {"PATH": str(tmp_path / "bin"), "LMSBUILD_CACHE": str(tmp_path / "cache")}
+    code, said = conda("v1.13.1", *power, *output, environment=elsewhere)
+    assert code == SourceUnreachable.exit_code
+    assert "needs apt-get and dpkg-deb and an entry for Debian's archive" in said and "--base" in said
+    assert not list((tmp_path / "out").iterdir())
 
 
 def test_base_wheel_for_another_machine(tmp_path: Path) -> None:
