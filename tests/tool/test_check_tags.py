@@ -11,10 +11,11 @@ import pytest
 
 import synthetic
 import synthetic_tensorflow as tensorflow
+from lmsbuild import paths
 from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.errors import ChecksFailed, ResultsDiffer
-from lmsbuild.tag import check_tags
+from lmsbuild.tag import check_tags, platform_table
 from lmsbuild.trial import trial
 from lmsbuild.wheel.wheel import file_sha256
 from shop import CPU_NAME, NAME, Shop
@@ -148,3 +149,16 @@ def test_the_words_have_to_name_tags_or_all(workshop: Workshop) -> None:
 
 def _tags(workshop: Workshop, *names: str) -> Sequence[Tag]:
     return [catalogue.find_tag(workshop.patches, name) for name in names]
+
+
+def test_the_page_says_what_the_catalogue_has_for_each_platform(three: Workshop) -> None:
+    page = (paths.patches_folder().parent / "docs/tags.md").read_text()
+    own = platform_table.text(paths.patches_folder())
+    assert page.endswith(own)
+    assert "| v1.13.1 | 3.7, 3.8, 3.9, 3.10, 3.11 | 3.7, 3.8, 3.9, 3.10 | 3.11, Debian |\n" in own
+    assert "| v2.1.0 to v2.1.4 | 3.7 |  |\n" in own
+    table = three.folder / "tags.md"
+    table.write_text("# Tags\n\n## By platform\n\n| v2.12.0 | 2.7 |\n")
+    assert three.run("tag", "check", "v2.12.0", "--table", table).returncode == 0
+    assert table.read_text().endswith(platform_table.text(three.patches))
+    assert "2.7" not in table.read_text()

@@ -55,7 +55,7 @@ def test_list_names_the_tags_and_what_they_support(workshop: Workshop) -> None:
     wheels = {synthetic.wheel_name(abi=abi): "0" * 64 for abi in ("cp312", "cp311")}
     synthetic.write_sources(workshop.patches, wheels)
     done = workshop.run("list")
-    said = "pytorch v2.13.0: torch 2.13.0, pages tensors on cpu\n  official wheels known for cp311, cp312\n"
+    said = "pytorch v2.13.0: torch 2.13.0, pages tensors on cpu\n  official wheels for x86_64: cp311, cp312\n"
     assert (done.returncode, done.stdout) == (0, said)
 
 

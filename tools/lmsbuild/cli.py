@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 import click
 
 from lmsbuild import command, doctor, paths, report
-from lmsbuild.catalogue import catalogue, rows
+from lmsbuild.catalogue import catalogue, debian_builds, rows
 from lmsbuild.conda.platforms import find_platform, target_on
 from lmsbuild.conda_commands import channel_group, conda_group
 from lmsbuild.errors import (
@@ -31,7 +31,7 @@ from lmsbuild.matrix.commands import build_rows, print_matrix
 from lmsbuild.patch import generate
 from lmsbuild.patch.patch import apply_to_checkout, find_patch
 from lmsbuild.source import source
-from lmsbuild.tag import add_tag, check_tags
+from lmsbuild.tag import add_tag, check_tags, platform_table
 from lmsbuild.trial import trial
 from lmsbuild.wheel.target import target_for
 
@@ -157,7 +157,11 @@ def list_tags() -> None:
             f"{tag.framework} {tag.name}: {' or '.join(tag.packages)} {tag.version}, pages tensors on "
             f"{', '.join(tag.supports)}"
         )
-        click.echo(f"  official wheels known for {', '.join(tag.interpreters)}")
+        for machine, interpreters in tag.machines.items():
+            click.echo(f"  official wheels for {machine}: {', '.join(interpreters)}")
+        for build in debian_builds.read(paths.patches_folder(), tag.framework):
+            if build.tag == tag.name:
+                click.echo(f"  Debian's build for {build.machine}: {build.interpreter}")
 
 
 @cli.command(name="source")
@@ -356,7 +360,7 @@ def check(
     if table:
         with disk_failures(table):
             before = table.read_text() if table.is_file() and (package or not every) else ""
-            table.write_text(check_tags.table(results, before))
+            table.write_text(check_tags.table(results, before, platform_table.text(patches)))
     else:
         click.echo(check_tags.table(results), nl=False)
     if failed := [result.tag.name for result in results if result.failure]:

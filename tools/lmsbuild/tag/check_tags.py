@@ -73,11 +73,11 @@ def check(tags: Sequence[Tag], patches: Path, cache: Path, smoke: bool) -> list[
     return results
 
 
-def table(results: Iterable[Result], before: str = "") -> str:
-    """The results as a page for readers, with the lines of other tags that the page had `before`."""
+def table(results: Iterable[Result], before: str = "", platforms: str = "") -> str:
+    """The results as a page for readers, with the lines of other tags that the page had `before`; `platforms` ends it."""
     lines = {(found[1], number(found[2])): f"{found[0]}\n" for found in _ROW.finditer(before)}
     lines |= {(result.tag.framework, result.tag.number): _line(result) for result in results}
-    return _HEAD + "".join(lines[key] for key in sorted(lines))
+    return _HEAD + "".join(lines[key] for key in sorted(lines)) + platforms
 
 
 def _line(result: Result) -> str:
