@@ -25,8 +25,8 @@ def fetch(machine: Machine) -> Path:
     return fetch_packages(machine.debian, (*PACKAGES, *LIBRARIES), paths.cache_folder())
 
 
-def make_channel(machine: Machine, tree: Path, folder: Path) -> Path:
-    """A channel with Python, and with what stands in for the rest."""
+def make_channel(machine: Machine, tree: Path, folder: Path, others: Sequence[Path] = ()) -> Path:
+    """A channel with Python, with what stands in for the rest, and with other packages."""
     subdir = f"linux-{machine.name}"
     files = folder / "python.tree"
     shutil.copytree(tree / "usr" / PLACE, files / PLACE)
@@ -41,7 +41,7 @@ def make_channel(machine: Machine, tree: Path, folder: Path) -> Path:
         made.append(make(folder, name, version, build, subdir=subdir))
     module = (tree / "usr/lib/python3/dist-packages/typing_extensions.py").read_bytes()
     contents = {f"{PLACE}/site-packages/typing_extensions.py": module}
-    made.append(make(folder, "typing_extensions", "4.4.0", files=contents, subdir=subdir))
+    made += [make(folder, "typing_extensions", "4.4.0", files=contents, subdir=subdir), *others]
     target = folder / "channel"
     channel.publish(target, made)
     for package in made:
@@ -61,6 +61,7 @@ def compile_modules(prefix: Path) -> None:
     """Compiles them here, where it takes no time, if this Python's code is the same."""
     if sys.version_info[:2] == tuple(map(int, PYTHON.split("."))):
         compileall.compile_dir(prefix / PLACE, quiet=2, workers=2)
+        assert list((prefix / PLACE / "site-packages/torch/__pycache__").iterdir())
 
 
 def run(machine: Machine, prefix: Path, root: Path, arguments: Sequence[str]) -> tuple[str, int]:

@@ -18,7 +18,16 @@ import pytest
 from lmsbuild.fetch import apt
 
 SUITE = "bookworm"  # whose C library is no newer than that of the cross-compilers
-RUNTIME = ("libc.so.6", "libm.so.6", "libstdc++.so.6", "libgcc_s.so.1", "libgomp.so.1", "libpthread.so.0", "libdl.so.2")
+RUNTIME = (
+    "libc.so.6",
+    "libm.so.6",
+    "libstdc++.so.6",
+    "libgcc_s.so.1",
+    "libgomp.so.1",
+    "libpthread.so.0",
+    "libdl.so.2",
+    "librt.so.1",
+)
 LARGEST_PAGE = 64 << 10
 
 

@@ -134,10 +134,18 @@ def make_stand_ins(folder: Path, python: Path, packages: Mapping[str, str] = PUR
     """Makes every stand-in; `python` is an interpreter that has these packages installed."""
     made = [_python(folder), *_openmp(folder)]
     made += [make(folder, name, version, _build(name)) for name, version in EMPTY.items()]
+    return [*made, *make_installed(folder, python, packages)]
+
+
+def make_installed(
+    folder: Path, python: Path, packages: Mapping[str, str], version: str = VERSION, subdir: str = SUBDIR
+) -> list[Path]:
+    """Makes packages of what pip installed for `python`, for another version or platform if they are the same there."""
+    made = []
     for name, package in packages.items():
         tree = folder / f"{name}.tree"
-        version = _installed(python, package, tree / f"lib/python{VERSION}/site-packages")
-        made.append(make(folder, name, version, "0", tree=tree, depends=REQUIRES.get(name, [])))
+        number = _installed(python, package, tree / f"lib/python{version}/site-packages")
+        made.append(make(folder, name, number, "0", tree=tree, depends=REQUIRES.get(name, []), subdir=subdir))
         shutil.rmtree(tree)
     return made
 

@@ -29,6 +29,8 @@ TENSORFLOW = "lmsbuild conda tensorflow v2.14.1"
 ELSEWHERE = {
     "pip install '.[conda]'": "the tests' own environment is made with the extra `test`, which includes this one",
     TENSORFLOW: "tests/conda/test_tensorflow.py runs it with a wheel that is there already",
+    "lmsbuild conda pytorch v1.13.1 --platform linux-ppc64le": "tests/conda/test_power.py runs it, with --level and "
+    "--output",
     "rattler-build build --recipe package/recipe/recipe.yaml": "the program is not in the Python registry; "
     "tests/conda/test_conda.py calls the entry of the library that it calls",
     "conda build package/recipe -m package/recipe/variants.yaml": "conda-build is not in the Python registry",
