@@ -29,7 +29,7 @@ def text(patches: Path) -> str:
         cells = {tag.name: _cells(patches, tag) for tag in tags}
         count = Counter(machine for row in cells.values() for machine in row)
         machines = [machine for machine, _ in count.most_common()]
-        found += f"\n| {framework} | {' | '.join(machines)} |\n|{' --- |' * (len(machines) + 1)}\n"
+        found += f"\n| tags of {framework} | {' | '.join(machines)} |\n|{' --- |' * (len(machines) + 1)}\n"
         for row, group in groupby(tags, key=lambda tag: cells[tag.name]):
             names = [tag.name for tag in group]
             what = names[0] if len(names) == 1 else f"{names[0]} to {names[-1]}"
