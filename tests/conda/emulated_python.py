@@ -18,7 +18,13 @@ PACKAGES = ("python3.11-minimal", "libpython3.11-minimal", "libpython3.11-stdlib
 LIBRARIES = {"libexpat1": "libexpat.so.1", "libffi8": "libffi.so.8", "zlib1g": "libz.so.1"}
 PLACE = f"lib/python{PYTHON}"
 ADDRESS_SPACE = "0x800000000"  # 32 GiB: the emulator keeps a table of all that a program reserves
-EMPTY = {"libgcc": "15.2.0", "libgomp": "15.2.0", "libstdcxx": "15.2.0", "python_abi": PYTHON}
+EMPTY = {
+    "_openmp_mutex": "4.5",
+    "libgcc": "15.2.0",
+    "libstdcxx": "15.2.0",
+    "numpy": "1.26.4",  # PyTorch only says that it has none
+    "python_abi": PYTHON,
+}
 
 
 def fetch(machine: Machine) -> Path:

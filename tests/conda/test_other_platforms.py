@@ -19,8 +19,9 @@ import pytest
 import emulated_python
 import synthetic
 from lmsbuild import paths
+from lmsbuild.bases import framework_package
 from lmsbuild.channel import audit, channel
-from lmsbuild.conda import framework_package, package_file, runpath
+from lmsbuild.conda import package_file, runpath
 from lmsbuild.conda.platforms import Platform, find_platform, target_on
 from lmsbuild.errors import NoCompiler, SourceUnreachable, WrongPlatform, WrongVersion
 from lmsbuild.wheel.wheel import WheelFile
@@ -62,7 +63,7 @@ def test_aarch64(lms_python: Path, tmp_path: Path) -> None:
     words += ["--python", emulated_python.PYTHON, "--level", "1", "--output", tmp_path]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
-    package = Path(done.stdout.strip())
+    package = Path(done.stdout.splitlines()[0])
     assert package.parent == tmp_path / "linux-aarch64"
     (wheel,) = tmp_path.glob("*_aarch64.whl")
     wheel.unlink()
@@ -157,7 +158,7 @@ def test_ppc64le_from_a_base(
     done = made.run(*words, "--output", made.output)
     assert done.returncode == 0, done.stderr
     assert "the tests inside the package need linux-ppc64le" in done.stderr
-    package = Path(done.stdout.strip())
+    package = Path(done.stdout.splitlines()[0])
     assert package.parent == made.output / "linux-ppc64le"
     (patched,) = made.output.glob("*.whl")
     assert patched.name == synthetic.wheel_name("2.13.0+cpu.lms1", platform="linux_ppc64le")

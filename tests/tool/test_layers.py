@@ -24,7 +24,7 @@ LAYERS = (
     ("patch", "source", "trial"),
     ("graft",),
     ("conda", "full", "tag"),
-    ("channel", "doctor"),
+    ("bases", "channel", "doctor"),
     ("conda_commands", "matrix"),
     ("cli",),
     ("__main__",),

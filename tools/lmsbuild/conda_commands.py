@@ -11,9 +11,10 @@ from typing import Any
 import click
 
 from lmsbuild import paths, report
+from lmsbuild.bases import bases
 from lmsbuild.catalogue import catalogue
 from lmsbuild.channel import audit, channel
-from lmsbuild.conda import bases, package_file, package_tests, packager, variants
+from lmsbuild.conda import package_file, package_tests, packager, variants
 from lmsbuild.conda.platforms import Platform, find_platform, target_on
 from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongVersion
 from lmsbuild.graft import graft

@@ -13,9 +13,9 @@ from email.parser import HeaderParser
 from pathlib import Path
 
 from lmsbuild import report
+from lmsbuild.bases import site_packages
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.catalogue.debian_builds import DebianBuild
-from lmsbuild.conda import site_packages
 from lmsbuild.errors import BadSources
 from lmsbuild.fetch import apt
 

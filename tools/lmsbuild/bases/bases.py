@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 
 from lmsbuild import report
+from lmsbuild.bases import debian_package, framework_package
 from lmsbuild.catalogue import debian_builds
 from lmsbuild.catalogue.catalogue import Tag
-from lmsbuild.conda import debian_package, framework_package
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.errors import WrongPlatform, WrongVersion, disk_failures
 from lmsbuild.fetch.apt import NotDebian

@@ -13,7 +13,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from lmsbuild.conda import package_file, site_packages
+from lmsbuild.bases import site_packages
+from lmsbuild.conda import package_file
 from lmsbuild.conda.package_file import SUFFIXES
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.errors import WrongPlatform, WrongVersion

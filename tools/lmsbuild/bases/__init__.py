@@ -1,0 +1,1 @@
+"""What a wheel is made of where there is no official one: others' packages."""
