@@ -326,7 +326,7 @@ def archive(there: Upstream) -> debian.SourcePackage:
     kept = there.workshop.cache / f"debian-{package.sha256[:8]}"
     kept.mkdir(parents=True)
     made.rename(kept / made.name)
-    row = "\n".join(f'{key} = "{value}"' for key, value in vars(package).items())
+    row = "\n".join(f'{key} = "{value}"' for key, value in vars(package).items() if value)
     with (there.workshop.patches / "catalogue/pytorch/source.toml").open("a") as table:
         table.write(f'[debian."{TAG}"]\n{row}\n')
     return package

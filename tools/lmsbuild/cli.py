@@ -47,8 +47,8 @@ _package = click.option(
 _source = click.option(
     "--source",
     "source_",
-    metavar="DIR|URL",
-    help="A clone, a bundle or a mirror to take instead of upstream's repository.",
+    metavar="DIR|URL|debian",
+    help="A clone, a bundle or a mirror to take instead of upstream's repository, or the word debian: its archive.",
 )
 
 

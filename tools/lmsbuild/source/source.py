@@ -12,6 +12,7 @@ import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from lmsbuild import command, git_command, report
 from lmsbuild.catalogue.catalogue import Tag, read_toml
@@ -31,6 +32,8 @@ from lmsbuild.source import debian
 from lmsbuild.workspace import workspace
 
 Words = list[str | Path]
+
+DEBIAN = "debian"  # as --source takes it; a folder of that name is ./debian
 
 _SUBMODULE_JOBS = 4  # connections at once
 _HICCUP = re.compile(
@@ -57,14 +60,35 @@ class Options:
     patches: Path
     cache: Path
     tree: Path  # the folder to make
-    source: str | None = None  # a clone, a bundle or an address instead of upstream's repository
+    source: str | None = None  # a clone, a bundle or an address instead of upstream's repository, or DEBIAN
     whole: bool = False  # all folders and submodules, instead of those that applying the patch needs
 
 
 def read_origin(patches: Path, framework: str) -> Origin:
     table = read_toml(patches / "catalogue" / framework / "source.toml")
-    packages = {tag: debian.SourcePackage(**row) for tag, row in table.get("debian", {}).items()}
+    packages = {tag: _source_package(row) for tag, row in table.get("debian", {}).items()}
     return Origin(f"https://{table['repository']}", tuple(table["folders"]), packages)
+
+
+def _source_package(row: Mapping[str, Any]) -> debian.SourcePackage:
+    if "packaging" not in row:
+        return debian.SourcePackage(**row)
+    added = row["packaging"]
+    packaging = debian.Packaging(added["file"], added["sha256"], tuple(added["without"]))
+    return debian.SourcePackage(**{**row, "packaging": packaging})
+
+
+def debian_package(options: Options) -> debian.SourcePackage:
+    """What Debian has of the tag. Raises NoSuchRevision, or SourceIncomplete when a whole tree cannot be made of it."""
+    tag = options.tag
+    packages = read_origin(options.patches, tag.framework).debian
+    usable = [name for name, package in packages.items() if package.packaging or not options.whole]
+    if tag.name in usable:
+        return packages[tag.name]
+    there = f"there is {', '.join(usable)}" if usable else "there is no tag that it does for"
+    if tag.name not in packages:
+        raise NoSuchRevision(f"Debian's archive has no {tag.full_name}; {there}. Take another --source")
+    raise SourceIncomplete(f"Debian's archive of {tag.full_name} is no whole tree; {there}. Take another --source")
 
 
 def obtain(options: Options) -> str:
@@ -133,7 +157,7 @@ def submodule_commands(options: Options, tree: Path) -> list[Words]:
 
 def check_commit(tag: Tag, tree: Path, where: str) -> None:
     """Raises WrongCommit unless the tag in `tree` is the commit that the catalogue knows."""
-    found = _commit(tag, tree)
+    found = commit(tag, tree)
     if not _is_known(tag, found):
         raise WrongCommit(
             f"{tag.name} in {where} is commit {found or 'unknown'}, but the catalogue knows {tag.commit}: the tag was "
@@ -146,7 +170,7 @@ def _is_known(tag: Tag, commit: str) -> bool:
     return bool(tag.commit) and commit.startswith(tag.commit)
 
 
-def _commit(tag: Tag, tree: Path) -> str:
+def commit(tag: Tag, tree: Path) -> str:
     """The commit that the tag is in the checkout; empty when there is none."""
     return _git(tree, "rev-parse", "--verify", "--quiet", f"refs/tags/{tag.name}^{{commit}}").text.strip()
 
@@ -160,6 +184,9 @@ def missing_submodules(tree: Path) -> list[str]:
 def _fill(fresh: Path, options: Options) -> str:
     """Makes the tree `fresh` from the cache, from git, or from Debian's archive."""
     tag = options.tag
+    if options.source == DEBIAN:
+        package = debian_package(options)
+        return from_archive(fresh, options, debian.fetch(package, options.cache))
     at = address(options)
     kept = _kept(options, options.whole)
     with locked(kept.with_name(f"{kept.name}.lock"), "another run fetches the same tag; waiting for it"):
@@ -171,15 +198,17 @@ def _fill(fresh: Path, options: Options) -> str:
             _fetch(fresh, options, at)
         except SourceUnreachable as error:
             shutil.rmtree(fresh, ignore_errors=True)
-            package = read_origin(options.patches, tag.framework).debian.get(tag.name)
-            if options.source is not None or package is None:
+            carried = read_origin(options.patches, tag.framework).debian.get(tag.name)
+            if options.source is not None or carried is None:
                 raise
+            if options.whole and carried.packaging:
+                raise SourceUnreachable(f"{error}. On Debian {carried.suite} there is --source {DEBIAN}") from error
             if options.whole:
                 raise SourceUnreachable(f"{error}. Debian's archive of {tag.name} is no whole tree") from error
             report.note(f"{error}")
             report.note("Debian has this tag: taking upstream's files from its archive")
             try:
-                archive = debian.fetch(package, options.cache)
+                archive = debian.fetch(carried, options.cache)
             except SourceUnreachable as second:
                 raise SourceUnreachable(f"{error}\n  Nor is Debian's archive of use: {second}") from second
             return from_archive(fresh, options, archive)
@@ -233,9 +262,12 @@ def _fetch_commit(fresh: Path, options: Options, at: str) -> None:
 
 
 def from_archive(fresh: Path, options: Options, archive: Path) -> str:
-    """Makes the tree `fresh` of Debian's archive of upstream's files, as a repository with one commit."""
+    """Makes the tree `fresh` of Debian's archive of upstream's files, as a repository with one commit.
+
+    A whole tree has a second one, of what Debian adds, and the tag.
+    """
     tag = options.tag
-    debian.unpack(archive, fresh, read_origin(options.patches, tag.framework).folders)
+    debian.unpack(archive, fresh, None if options.whole else read_origin(options.patches, tag.framework).folders)
     for name, blob in tag.blobs.items():
         found = git_command.blob_hash((fresh / name).read_bytes()) if (fresh / name).is_file() else "none"
         if found != blob:
@@ -243,15 +275,37 @@ def from_archive(fresh: Path, options: Options, archive: Path) -> str:
                 f"{name} in {archive.name} has the git hash {found}, the catalogue knows {blob} for {tag.name}: "
                 "take upstream's tree from elsewhere with --source"
             )
-    message = f"{tag.framework} {tag.name} without third_party, from Debian's {archive.name}"
-    for words in (["init", "--quiet"], ["add", "--all", "--force"], [*_IDENTITY, "commit", "--quiet", "-m", message]):
-        done = _git(fresh, *words)
-        if done.code:
-            raise SourceUnreachable(f"git {words[0]} in {fresh} failed: {_reason(done)}")
-    return (
+    _checked(fresh, "init", "--quiet")
+    _commit_all(fresh, f"{tag.framework} {tag.name} without third_party, from Debian's {archive.name}")
+    said = (
         f"{tag.name} from Debian's {archive.name}, by its sha256; it states no commit of upstream's, but the "
         f"{len(tag.blobs)} files that the patch edits are those of the catalogue"
     )
+    return f"{said}; {_add_packaging(fresh, options)}" if options.whole else said
+
+
+def _add_packaging(fresh: Path, options: Options) -> str:
+    """Adds what Debian adds, with its patches applied, and says in a few words what that is."""
+    package = debian_package(options)
+    packaging = package.packaging
+    assert packaging is not None
+    debian.unpack(debian.fetch_packaging(package, packaging, options.cache), fresh / "debian")
+    count = debian.apply_patches(fresh, packaging)
+    _commit_all(fresh, f"{count} patches of Debian's {packaging.file}")
+    _checked(fresh, "tag", options.tag.name)
+    left = f", without {', '.join(packaging.without)}" if packaging.without else ""
+    return f"with the {count} patches of {packaging.file}, by its sha256{left}"
+
+
+def _commit_all(tree: Path, message: str) -> None:
+    _checked(tree, "add", "--all", "--force")
+    _checked(tree, *_IDENTITY, "commit", "--quiet", "-m", message)
+
+
+def _checked(tree: Path, *words: str) -> None:
+    done = _git(tree, *words)
+    if done.code:
+        raise SourceUnreachable(f"git {words[0]} in {tree} failed: {_reason(done)}")
 
 
 def _keep(folder: Path, kept: Path) -> None:
@@ -270,7 +324,7 @@ def _restored(kept: Path, fresh: Path, options: Options) -> bool:
     words: list[Words] = [["git", "-C", fresh, "checkout", "--quiet", "--force", "--detach", f"refs/tags/{tag.name}"]]
     if options.whole:
         words.append(["git", "-C", fresh, "submodule", "update", "--quiet", "--init", "--recursive", "--force"])
-    if all(_run(each).code == 0 for each in words) and _is_known(tag, _commit(tag, fresh)):
+    if all(_run(each).code == 0 for each in words) and _is_known(tag, commit(tag, fresh)):
         return True
     report.note(f"{kept.name} in the cache is damaged; fetching it again")
     shutil.rmtree(fresh)
