@@ -58,6 +58,7 @@ def test_every_command_is_run_by_the_test_below() -> None:
         "Get the source",
         "Apply",
         "Build",
+        "Build Debian's source",
         "Update to a later patch",
         "Take it off",
         "TensorFlow",
@@ -133,6 +134,17 @@ def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], 
     assert not (tmp_path / "plain/torch/lms").exists()
     for path in patch.edited:
         assert blob_hash((tmp_path / "plain" / path).read_bytes()) == patch.edited[path]
+
+
+def test_the_commands_for_debians_source(tmp_path: Path) -> None:
+    """The first prints the second's plan, on any machine, and only that builds."""
+    plain, build = _sections()["Build Debian's source"].splitlines()
+    assert plain == f"{build} --dry-run"
+    words = [Path(sys.executable).with_name("lmsbuild"), *plain.split()[1:]]
+    done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert " setup.py bdist_wheel\n" in done.stdout and "USE_SYSTEM_LIBS=ON" in done.stdout
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_the_toolchain_file_is_for_classic_tags() -> None:

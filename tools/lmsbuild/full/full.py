@@ -121,6 +121,7 @@ def _check_settings(made: Plan) -> None:
         "commit": made.options.tag.commit,
         "patch": made.patch.digest,
         "interpreter": made.interpreter,
+        **({"source": made.debian.packaging.file} if made.debian and made.debian.packaging else {}),
         **{name: value for name, value in made.environment.items() if name != "MAX_JOBS"},
     }
     file = made.folder / _SETTINGS
@@ -141,11 +142,11 @@ def _check_settings(made: Plan) -> None:
 def _get_source(made: Plan) -> str:
     shutil.rmtree(made.tree, ignore_errors=True)
     report.note(source.obtain(made.from_where))
-    return made.options.tag.commit
+    return source.commit(made.options.tag, made.tree)
 
 
 def _source_holds(made: Plan, stamp: str) -> bool:
-    if stamp != made.options.tag.commit or not made.tree.is_dir():
+    if not stamp or not made.tree.is_dir():
         return False
     inside = git_command.run(made.tree, "merge-base", "--is-ancestor", stamp, "HEAD")
     return inside.code == 0 and not source.missing_submodules(made.tree)

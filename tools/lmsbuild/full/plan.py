@@ -19,7 +19,7 @@ from lmsbuild.errors import NoCompiler
 from lmsbuild.graft import compilation
 from lmsbuild.patch.patch import Patch, am_words, find_patch
 from lmsbuild.patch.series import read_series
-from lmsbuild.source import source
+from lmsbuild.source import debian, source
 from lmsbuild.wheel.target import Target, target_for
 
 _GIB = 1 << 30
@@ -62,6 +62,15 @@ class Command:
 
 
 @dataclass(frozen=True)
+class Distribution:
+    """What building a tree from Debian with the distribution's libraries needs besides."""
+
+    packages: tuple[str, ...]
+    first: tuple[str, ...]  # a command, at the top of the tree
+    environment: Mapping[str, str]  # of the build, unless the user sets it
+
+
+@dataclass(frozen=True)
 class Recipe:
     """How a framework is built, as patches/catalogue/<framework>/full.toml says."""
 
@@ -74,6 +83,7 @@ class Recipe:
     memory: int  # GiB for each job
     reads: tuple[str, ...]
     environment: tuple[Variable, ...]
+    debian: Distribution | None
 
 
 @dataclass(frozen=True)
@@ -85,7 +95,7 @@ class Options:
     cache: Path
     output: Path
     python: str | None = None  # a version; None: the running interpreter
-    source: str | None = None  # a clone, a bundle or an address instead of upstream's repository
+    source: str | None = None  # a clone, a bundle or an address instead of upstream's repository, or source.DEBIAN
     jobs: int | None = None  # None: as many as fit
 
 
@@ -118,7 +128,8 @@ class Plan:
         """The commands that build, in `tree`."""
         values = {"python": self.interpreter, "jobs": self.jobs, "folder": self.folder}
         values["memory"] = self.jobs * self.recipe.memory * 1024  # MiB, of all jobs
-        return [[word.format(**values) for word in command.words] for command in self._own]
+        first = [list(self.recipe.debian.first)] if self.debian and self.recipe.debian else []
+        return [*first, *([word.format(**values) for word in command.words] for command in self._own)]
 
     @property
     def wheels(self) -> Path:
@@ -134,6 +145,11 @@ class Plan:
         asked = self.options
         return source.Options(asked.tag, asked.patches, asked.cache, self.tree, asked.source, whole=True)
 
+    @functools.cached_property
+    def debian(self) -> debian.SourcePackage | None:
+        """What the tree is made of when Debian is the source. Raises NoSuchRevision or SourceIncomplete."""
+        return source.debian_package(self.from_where) if self.options.source == source.DEBIAN else None
+
 
 def read_recipe(patches: Path, framework: str) -> Recipe:
     table = read_toml(patches / "catalogue" / framework / "full.toml")
@@ -147,11 +163,16 @@ def read_recipe(patches: Path, framework: str) -> Recipe:
         memory=table["memory"],
         reads=tuple(table["reads"]),
         environment=tuple(Variable(**row) for row in table["environment"]),
+        debian=_distribution(**table["debian"]) if "debian" in table else None,
     )
 
 
+def _distribution(packages: list[str], first: list[str], environment: dict[str, str]) -> Distribution:
+    return Distribution(tuple(packages), tuple(first), environment)
+
+
 def make(options: Options) -> Plan:
-    """The plan for this machine. Raises WrongPlatform."""
+    """The plan for this machine. Raises WrongPlatform, NoSuchRevision or SourceIncomplete."""
     target = target_for(options.python)
     recipe = read_recipe(options.patches, options.tag.framework)
     if options.tag.interpreters and target.interpreter not in options.tag.interpreters:
@@ -161,7 +182,7 @@ def make(options: Options) -> Plan:
         )
     jobs, because = _jobs(options.jobs, recipe.memory)
     interpreter = sys.executable if target.is_running else f"python{target.python}"
-    return Plan(
+    made = Plan(
         options=options,
         recipe=recipe,
         folder=options.output.absolute() / f"build-{options.tag.framework}-{options.tag.name}-{target.interpreter}",
@@ -170,6 +191,9 @@ def make(options: Options) -> Plan:
         because=because,
         environment=_environment(options, recipe, jobs, target, shutil.which(interpreter) or interpreter),
     )
+    if options.source == source.DEBIAN:
+        source.debian_package(made.from_where)
+    return made
 
 
 def missing(plan: Plan, *, begun: bool = False) -> list[str]:
@@ -183,6 +207,8 @@ def missing(plan: Plan, *, begun: bool = False) -> list[str]:
         compilation.compiler()
     except NoCompiler as error:
         found.append(str(error))
+    if plan.debian and plan.recipe.debian:
+        found += _missing_of_debian(plan.recipe.debian, plan.debian)
     if shutil.which(plan.interpreter) is None:
         found.append(f"{plan.interpreter}: not on the PATH; install it, or name another version with --python")
     else:
@@ -208,22 +234,28 @@ def _which_version(plan: Plan, program: str) -> str:
 def lines(plan: Plan) -> list[str]:
     """The whole build as shell commands, which can be run by hand as they are."""
     tag, tree = plan.options.tag, plan.tree
-    fetched = [shlex.join(map(str, words)) for words in source.commands(plan.from_where, tree)]
-    submodules = [shlex.join(map(str, words)) for words in source.submodule_commands(plan.from_where, tree)]
-    revision = shlex.join(["git", "-C", str(tree), "rev-parse", f"refs/tags/{tag.name}^{{commit}}"])
     settings = [f"{name}={value}" for name, value in plan.environment.items()]
     output = plan.options.output.absolute()
     return [
         f"# {tag.framework} {tag.name} with Large Model Support, by the framework's own build; {plan.because}",
         shlex.join(["mkdir", "-p", str(plan.folder)]),
-        *fetched,
-        _is_commit(revision, tag.commit),
-        *submodules,
+        *_source_lines(plan),
         shlex.join(map(str, [*am_words(tree), *(path.resolve() for path in plan.patch.files)])),
         shlex.join(["cd", str(tree)]),
         *(shlex.join(["env", *settings, *words]) for words in plan.commands),
         *_last_lines(plan, output),
     ]
+
+
+def _source_lines(plan: Plan) -> list[str]:
+    tag, tree = plan.options.tag, plan.tree
+    if plan.debian:
+        words = ["lmsbuild", "source", tag.full_name, str(tree), "--source", source.DEBIAN, "--whole"]
+        return [shlex.join(words)]
+    fetched = [shlex.join(map(str, words)) for words in source.commands(plan.from_where, tree)]
+    submodules = [shlex.join(map(str, words)) for words in source.submodule_commands(plan.from_where, tree)]
+    revision = shlex.join(["git", "-C", str(tree), "rev-parse", f"refs/tags/{tag.name}^{{commit}}"])
+    return [*fetched, _is_commit(revision, tag.commit), *submodules]
 
 
 def _last_lines(plan: Plan, output: Path) -> list[str]:
@@ -283,11 +315,23 @@ def _environment(options: Options, recipe: Recipe, jobs: int, target: Target, in
     for variable in recipe.environment:
         if options.tag.is_within(variable.since, variable.until):
             found.setdefault(variable.name, variable.value.format(**known))
+    if options.source == source.DEBIAN and recipe.debian:
+        for name, value in recipe.debian.environment.items():
+            found.setdefault(name, value.format(**known))
     if shutil.which("ccache") and "ccache" not in found.get("CXX", ""):
         for language in ("C", "CXX"):
             found.setdefault(f"CMAKE_{language}_COMPILER_LAUNCHER", "ccache")
     found["MAX_JOBS"] = str(jobs)
     return dict(sorted(found.items()))
+
+
+def _missing_of_debian(needed: Distribution, package: debian.SourcePackage) -> list[str]:
+    suite = debian.suite()
+    if suite != package.suite:
+        here = suite or "another system"
+        return [f"Debian {package.suite}: this machine runs {here}; take a container or a chroot of {package.suite}"]
+    lacking = " ".join(debian.missing_packages(needed.packages))
+    return [f"Debian's packages {lacking}: `apt-get install {lacking}`"] if lacking else []
 
 
 def _missing_for_python(plan: Plan) -> list[str]:
