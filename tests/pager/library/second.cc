@@ -1,7 +1,8 @@
 // A library with a pager of its own, as each framework has one.
+#include <cstdint>
 #include <cstring>
 
-#include "all.cc"
+#include "lms.h"
 
 extern "C" {
 
