@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import shutil
 import signal
@@ -36,15 +35,30 @@ hypothesis.settings.load_profile("repeatable")
 NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with the patched wheel
 
 
-class Halves(LoadScopeScheduling):  # type: ignore[misc]
-    """With `-n 2`: tests of the device and of the pager in one process, all others in another, which take as long.
+FIRST = ("tests/cuda/", "tests/pager/", "tests/replay/", "tests/upstream/")
+# Files that take minutes, and share what they need with no other file, or with the other process (`_once`).
+EITHER = (
+    "tests/conda/test_other_machines.py",
+    "tests/cuda/test_predictions.py",
+    "tests/e2e/test_releases.py",
+    "tests/programs/test_programs.py",
+    "tests/tool/test_cuda_wheels.py",
+    "tests/tool/test_headers.py",
+)
 
-    A wheel that both need is built once (`_once`), what else a session makes once in each.
+
+class Halves(LoadScopeScheduling):  # type: ignore[misc]
+    """With `-n 2`: tests of the device and of the pager in one process, most others in another.
+
+    Those of EITHER come last, a file at a time, in whichever process is done: so both end at much the same time. Wheels and
+    environments that both need are made once, what else a session makes once in each.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        first = nodeid.startswith(("tests/cuda/", "tests/pager/", "tests/replay/", "tests/upstream/"))
-        return "first" if first else "others"
+        file = nodeid.partition("::")[0]
+        if file in EITHER:
+            return file
+        return "first" if file.startswith(FIRST) else "others"
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Halves:
@@ -96,29 +110,15 @@ def wheel_builder() -> Callable[[str, Path], Path]:
 
 
 @pytest.fixture(scope="session")
-def built_wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built_wheel(request: pytest.FixtureRequest) -> Path:
     """The patched wheel that most tests use."""
-    return build_wheel(TAG, tmp_path_factory.mktemp("dist"))
+    return _once(request, f"pytorch-{TAG}", lambda output: build_wheel(TAG, output))
 
 
 @pytest.fixture(scope="session")
 def lms_python(built_wheel: Path, pytestconfig: pytest.Config) -> Path:
-    """The interpreter of an environment with the patched wheel, and what its tests need, installed.
-
-    Kept in pytest's cache folder until the wheel changes.
-    """
-    digest = hashlib.sha256(built_wheel.read_bytes() + " ".join((sys.version, *NEEDS)).encode()).hexdigest()[:16]
-    kept = _environments(pytestconfig)
-    folder = kept / digest
-    python = folder / "bin" / "python"
-    if not (folder / "complete").exists():
-        shutil.rmtree(kept)
-        kept.mkdir()
-        venv.create(folder, with_pip=True, symlinks=True)
-        words = [python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-        subprocess.run([*words, built_wheel, *NEEDS], check=True, env=_clean_environment())
-        (folder / "complete").touch()
-    return python
+    """An interpreter that has the patched wheel, and what its tests need."""
+    return _kept_environment(pytestconfig, "lms-environments", TAG, built_wheel, NEEDS)
 
 
 @pytest.fixture(scope="session")
@@ -208,12 +208,6 @@ def _kept_environment(config: pytest.Config, kind: str, name: str, wheel: Path, 
         subprocess.run([*pip, wheel, *needs], check=True, env=environment)
         complete.write_text(wanted)
     return python
-
-
-def _environments(config: pytest.Config) -> Path:
-    cache = config.cache
-    assert cache is not None
-    return Path(cache.mkdir("lms-environments"))
 
 
 def _clean_environment() -> dict[str, str]:
