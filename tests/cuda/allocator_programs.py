@@ -60,26 +60,36 @@ def prepare_elsewhere(name: str, c10: Path, runtime_library: Path, folder: Path)
     return Allocator(folder / "patched", base, runtime.include, tag.standard, library)
 
 
-def build(base: Allocator, source: Path, simulator: Path, flavour: str, program: Path) -> None:
-    """Compiles and links a program beside whose object files those of the glue are, or come to be."""
+def build(base: Allocator, source: Path, simulator: Path, flavour: str, program: Path, pagers: Path) -> None:
+    """Compiles and links a program beside whose object files those of the glue are, or come to be.
+
+    The pager, which includes nothing of the framework, is compiled once for all releases, into the folder `pagers`.
+    """
     libraries = base.wheel / "torch/lib"
     flags = _flags(base, flavour)
     glue = base.patched / "aten/src/ATen"
-    common = [glue / f"{name}.cpp" for name in ("LmsPager", "LmsDevices", "LmsResidentBlock")]
-    sources = [*common, *sorted((glue / "cuda").glob("*.cpp")), source]
-    objects = [program.with_name(f"{path.stem}.o") for path in sources]
+    common = [glue / f"{name}.cpp" for name in ("LmsDevices", "LmsResidentBlock")]
+    sources = [glue / "LmsPager.cpp", *common, *sorted((glue / "cuda").glob("*.cpp")), source]
+    strings = "new" if _new_strings(base) else "old"
+    objects = [pagers / f"pager-{flavour}-{base.standard}-{strings}.o"]
+    objects += [program.with_name(f"{path.stem}.o") for path in sources[1:]]
     missing = [pair for pair in zip(sources, objects, strict=True) if not pair[1].exists()]
     with ThreadPoolExecutor(2) as pool:
         words = ([*compilation.compiler(), *flags, "-c", str(path), "-o", str(output)] for path, output in missing)
         list(pool.map(c10_cuda.run, words))
     # The simulation stands before c10 in the order in which the loader looks for libcudart, so it is found there.
-    release = c10_cuda.runtime_of(base.c10_cuda)
-    assert release is not None, f"{base.c10_cuda} has CUDA's runtime inside"
-    linked = [simulator / f"libcudart.so.{release}", simulator / "libcuda.so.1"]
+    linked = [simulator / f"libcudart.so.{runtime(base)}", simulator / "libcuda.so.1"]
     linked += [base.c10_cuda, libraries / "libc10.so"]
     paths_at_run_time = [f"-Wl,-rpath,{path}" for path in (simulator, base.c10_cuda.parent, libraries)]
     options = [*paths_at_run_time, "-Wl,--allow-shlib-undefined", "-ldl", "-o", str(program)]
     c10_cuda.run([*compilation.compiler(), *flags, *map(str, [*objects, *linked]), *options])
+
+
+def runtime(base: Allocator) -> str:
+    """The release of CUDA's runtime that the allocator needs."""
+    release = c10_cuda.runtime_of(base.c10_cuda)
+    assert release is not None, f"{base.c10_cuda} has CUDA's runtime inside"
+    return release
 
 
 def build_library(base: Allocator, source: Path, library: Path) -> None:
@@ -107,9 +117,12 @@ def _build_c10_cuda(tag: catalogue.Tag, wheel: Path, runtime: cuda.Runtime, fold
 
 
 def _flags(base: Allocator, flavour: str) -> list[str]:
-    strings = symbols.uses_new_strings(base.wheel / "torch/lib/libc10.so")
     flags = [*presets.flags(flavour), f"-std={base.standard}", "-fPIC", "-DNDEBUG"]
-    flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(strings)}"]
+    flags += [f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_strings(base))}"]
     flags += [f"-I{path}" for path in (base.patched / "aten/src", HERE / "simulator", HERE.parent / "pager")]
     flags += [f"-I{PATCHES / 'src/pager'}", f"-isystem{base.wheel / 'torch/include'}", f"-isystem{base.include}"]
     return flags
+
+
+def _new_strings(base: Allocator) -> bool:
+    return symbols.uses_new_strings(base.wheel / "torch/lib/libc10.so")

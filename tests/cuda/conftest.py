@@ -152,7 +152,11 @@ def on_allocator(
         own.mkdir(exist_ok=True)
         program = own / Path(source).stem
         if not program.exists():
-            allocator_programs.build(allocator(tag), HERE / source, simulator(flavour), flavour, program)
+            base = allocator(tag)
+            # All of them are there for other tests; of those with a sanitizer one is enough.
+            releases = [allocator_programs.runtime(base)] if flavour != "plain" else simulator_build.RUNTIMES
+            simulated = simulator(flavour, releases=tuple(releases))
+            allocator_programs.build(base, HERE / source, simulated, flavour, program, folder)
         return program
 
     return build

@@ -32,7 +32,7 @@ class Programs:
     def build(self, source: str) -> Path:
         program = self.folder / Path(source).stem
         if not program.exists():
-            allocator_programs.build(self.base, HERE / source, self.simulator, "plain", program)
+            allocator_programs.build(self.base, HERE / source, self.simulator, "plain", program, self.folder)
         return program
 
 
