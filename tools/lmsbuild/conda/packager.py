@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 from collections.abc import Sequence
@@ -22,7 +23,7 @@ from lmsbuild.conda.platforms import Platform
 from lmsbuild.conda.requirements import read_providers
 from lmsbuild.conda.tree import copy_licenses, link_libraries, unpack
 from lmsbuild.conda.variants import describe, framework, layout
-from lmsbuild.errors import CondaBuildFailed, FolderInUse, UnsolvableTest, disk_failures
+from lmsbuild.errors import BadSources, CondaBuildFailed, FolderInUse, UnsolvableTest, disk_failures
 from lmsbuild.wheel.wheel import WheelFile, parse_name
 from lmsbuild.workspace import publish, workspace
 
@@ -144,8 +145,13 @@ def _seconds(wheel: WheelFile) -> int:
 
 
 def _add_requirements(recipe: Path, requires: Sequence[str]) -> None:
-    start, key, rest = recipe.read_text().partition("\n  run:\n")
-    recipe.write_text(start + key + "".join(f"    - {json.dumps(text)}\n" for text in requires) + rest)
+    """Adds to what the first package of the recipe requires, which is the framework's."""
+    text = recipe.read_text()
+    found = re.search(r"^( +)run:\n", text, re.MULTILINE)
+    if found is None:
+        raise BadSources(f"{recipe} has no requirements `run:`")
+    lines = "".join(f"{found[1]}  - {json.dumps(need)}\n" for need in requires)
+    recipe.write_text(text[: found.end()] + lines + text[found.end() :])
 
 
 def _run_recipe(recipe: Path, output: Path, platform: Platform) -> list[Path]:
