@@ -49,7 +49,9 @@ def fetch(source: SourcePackage, cache: Path, configured: Path = apt.CONFIGURED)
     return _get(source, source, cache, configured)
 
 
-def fetch_packaging(source: SourcePackage, packaging: Packaging, cache: Path, configured: Path = apt.CONFIGURED) -> Path:
+def fetch_packaging(
+    source: SourcePackage, packaging: Packaging, cache: Path, configured: Path = apt.CONFIGURED
+) -> Path:
     """What Debian adds to it; otherwise as `fetch`."""
     return _get(source, packaging, cache, configured)
 
