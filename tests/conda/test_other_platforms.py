@@ -280,7 +280,7 @@ def test_where_there_is_no_base(base_package: Path, tmp_path: Path) -> None:
     code, said = conda(TAG, *power, *output)
     assert code == WrongPlatform.exit_code
     assert "no official wheel of pytorch v2.6.0 for linux-ppc64le" in said and "Debian builds v1.13.1" in said
-    code, said = conda(TAG, "--base", "debian", *output)
+    code, said = conda(TAG, "--base", "debian", "--no-test", *output)
     assert code == WrongPlatform.exit_code and "for linux-64 Debian builds none" in said
     code, said = conda(TAG, *power, "--base", "debian", "--base", base_package, *output)
     assert code == WrongVersion.exit_code and "debian is a whole base" in said
