@@ -11,8 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from lmsbuild.channel import attestations, channel, index
-from lmsbuild.conda import package_file, runpath
-from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.conda import package_file, runpath, tools
 from lmsbuild.conda.platforms import Platform, read_platforms
 from lmsbuild.errors import BadChannel, DamagedPackage, DamagedWheel
 
@@ -141,10 +140,7 @@ def _check_elf(name: str, elf: runpath.Elf, machine: Platform | None) -> Iterato
 
 def _check_dependencies(folder: Path, subdirs: Iterable[str]) -> Iterator[str]:
     """Whether what the channel itself has of a required package satisfies the requirement."""
-    try:
-        import rattler
-    except ImportError as error:
-        raise missing_tools("py-rattler") from error
+    rattler = tools.rattler()
     source = rattler.Channel(folder.resolve().as_uri())
     packages = {
         subdir: rattler.RepoData.from_path(folder / subdir / "repodata.json").into_repo_data(source)

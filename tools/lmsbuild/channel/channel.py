@@ -21,8 +21,7 @@ from typing import Any
 
 from lmsbuild import report
 from lmsbuild.channel import attestations, index
-from lmsbuild.conda import package_file
-from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.conda import package_file, tools
 from lmsbuild.errors import BadChannel, NoSuchFile, PackageConflict, WrongSubdir
 from lmsbuild.published.folder import ASIDE, SEEN, Published, publishing, read_json, stamp, write
 
@@ -138,7 +137,7 @@ def digest(path: Path, copy: Path | None = None) -> Digest:
 
 def unpacked_index(data: bytes) -> bytes:
     """What a .zst file holds. Raises BadChannel when it is damaged."""
-    zstandard = _zstandard()
+    zstandard = tools.zstandard()
     try:
         unpacked: bytes = zstandard.ZstdDecompressor().decompressobj().decompress(data)
     except zstandard.ZstdError as error:
@@ -272,14 +271,6 @@ def _write_index(folder: Folder, part: index.Part) -> None:
     tables = index.tables(part)
     for name in index.FILES:
         data = index.as_bytes(tables[name])
-        write(folder.path / f"{name}.zst", _zstandard().ZstdCompressor(level=_LEVEL).compress(data))
+        write(folder.path / f"{name}.zst", tools.zstandard().ZstdCompressor(level=_LEVEL).compress(data))
         write(folder.path / name, data)
     write(folder.path / SEEN, json.dumps(folder.seen, sort_keys=True).encode())
-
-
-def _zstandard() -> Any:
-    try:
-        import zstandard
-    except ImportError as error:
-        raise missing_tools("zstandard") from error
-    return zstandard

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.conda import tools
 from lmsbuild.errors import BadChannel, DamagedPackage
 
 CHANNELDATA = "channeldata.json"
@@ -38,7 +38,7 @@ class Part:
     @cached_property
     def packages(self) -> dict[str, Any]:
         """The records as clients have them, by file name. Raises BadChannel."""
-        rattler = _rattler()
+        rattler = tools.rattler()
         with os.fdopen(os.memfd_create("repodata"), "wb") as file:  # py-rattler reads files only
             file.write(as_bytes(_repodata(self.subdir, self.records)))
             file.flush()
@@ -74,7 +74,7 @@ def record(file: str, index: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(index.get("depends", []), list):
         raise DamagedPackage(f"{file} has an index.json without a list of what it requires: build it again")
     made = {key: value for key, value in index.items() if key not in _NOT_INDEXED}
-    rattler = _rattler()
+    rattler = tools.rattler()
     try:
         Part(str(index.get("subdir")), {file: made}, {}).packages  # noqa: B018
         for text in (*made.get("depends", ()), *made.get("constrains", ())):
@@ -138,7 +138,7 @@ def _by_format(rows: Mapping[str, dict[str, Any]]) -> dict[str, dict[str, Any]]:
 
 def _current(part: Part) -> set[str]:
     """The packages of the newest version of each name, and of the newest that each requirement of these takes."""
-    rattler = _rattler()
+    rattler = tools.rattler()
     packages = part.packages
     by_name: dict[str, list[str]] = {}
     for file, package in packages.items():
@@ -168,11 +168,3 @@ def _current(part: Part) -> set[str]:
 def _seconds(timestamp: int) -> int:
     """Of a date that may be in milliseconds, as clients tell one from the other."""
     return timestamp // 1000 if timestamp > 253_402_300_799 else timestamp  # the last second of the year 9999
-
-
-def _rattler() -> Any:
-    try:
-        import rattler
-    except ImportError as error:
-        raise missing_tools("py-rattler") from error
-    return rattler

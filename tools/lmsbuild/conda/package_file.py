@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-from lmsbuild.errors import DamagedPackage, NoCondaTools, NoSuchFile
+from lmsbuild.conda import tools
+from lmsbuild.errors import DamagedPackage, NoSuchFile
 
 SUFFIXES = (".conda", ".tar.bz2")
 _INFO = "info/"
@@ -102,10 +103,7 @@ def _tars(path: Path, only_info: bool, stack: ExitStack) -> Iterator[IO[bytes]]:
         with bz2.open(path) as stream:
             yield stream
         return
-    try:
-        import zstandard
-    except ImportError as error:
-        raise missing_tools("zstandard") from error
+    zstandard = tools.zstandard()
     archive = stack.enter_context(zipfile.ZipFile(path))
     if not only_info and archive.testzip():
         raise zipfile.BadZipFile("a checksum differs")
@@ -134,8 +132,3 @@ def _failures(path: Path) -> Iterator[None]:
         if type(error).__module__.startswith("zstandard"):
             raise DamagedPackage(f"{path.name} is damaged ({error}): get it again") from error
         raise
-
-
-def missing_tools(package: str) -> NoCondaTools:
-    """The failure that says how to install what conda packages are made and read with."""
-    return NoCondaTools(f"the package {package} is not installed: `pip install 'lmsbuild[conda]'` installs it")

@@ -10,8 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from lmsbuild import command, report
-from lmsbuild.conda import package_file
-from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.conda import package_file, tools
 from lmsbuild.errors import ChannelUnreachable, CondaBuildFailed, UnsolvableTest
 from lmsbuild.programs import conda_tests
 
@@ -27,7 +26,7 @@ def address(channel: str) -> str:
 
 def check_channels(channels: Sequence[str], subdir: str) -> None:
     """Raises ChannelUnreachable unless each channel can be read for this platform, within seconds."""
-    rattler = _rattler()
+    rattler = tools.rattler()
     for name in channels:
         channel = rattler.Channel(address(name))
         platforms = [rattler.Platform(subdir), rattler.Platform(_NOARCH)]
@@ -71,7 +70,7 @@ def run(package: Path, channels: Sequence[str]) -> None:
 
 def _unsolvable(index: dict[str, Any], channels: Sequence[str]) -> str:
     """Which of the requirements in index.json the channels do not have."""
-    rattler = _rattler()
+    rattler = tools.rattler()
     asked = rattler.solve(
         [rattler.Channel(name) for name in channels],
         [text for text in index.get("depends", ()) if not text.startswith("__")],
@@ -84,12 +83,3 @@ def _unsolvable(index: dict[str, Any], channels: Sequence[str]) -> str:
     except (rattler.exceptions.SolverError, rattler.exceptions.GatewayError) as error:
         return " ".join(str(error).split())
     return "it could not be installed"
-
-
-def _rattler() -> Any:
-    try:
-        import rattler
-        import rattler.exceptions
-    except ImportError as error:
-        raise missing_tools("py-rattler") from error
-    return rattler

@@ -17,8 +17,7 @@ from pathlib import Path
 from platform import machine
 
 from lmsbuild import command, report, source_date
-from lmsbuild.conda import package_tests, reproducible
-from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.conda import package_tests, reproducible, tools
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.conda.requirements import read_providers
 from lmsbuild.conda.tree import copy_licenses, link_libraries, unpack
@@ -95,7 +94,7 @@ def check_tools() -> None:
         try:
             metadata.version(package)
         except metadata.PackageNotFoundError as error:
-            raise missing_tools(package) from error
+            raise tools.missing(package) from error
 
 
 def can_test(platform: Platform) -> bool:

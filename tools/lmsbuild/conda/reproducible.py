@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from lmsbuild import report, source_date
-from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.conda import tools
 
 _INDEX = "info/index.json"
 _LEFT_OUT = ("info/recipe/rendered_recipe.yaml",)  # says where it was built, and when
@@ -29,10 +29,7 @@ def rewrite(package: Path, target: Path, seconds: int, level: int, threads: int)
     `seconds` are since 1970. Each file's contents, mode and place in the order stay; files belong to user and group 0. The number
     of threads does not change the bytes.
     """
-    try:
-        import zstandard
-    except ImportError as error:
-        raise missing_tools("zstandard") from error
+    zstandard = tools.zstandard()
     date = source_date.archive_date(seconds)
     with (
         zipfile.ZipFile(package) as source,

