@@ -9,6 +9,22 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lmsbuild import report
+from lmsbuild.errors import Failure
+
+
+@contextmanager
+def held(path: Path, otherwise: Failure) -> Iterator[None]:
+    """Holds the lock `path`, whose folder is made when it is missing; raises `otherwise` when another run holds it."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = FileLock(path)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout as error:
+        raise otherwise from error
+    try:
+        yield
+    finally:
+        lock.release()
 
 
 @contextmanager

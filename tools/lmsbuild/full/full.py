@@ -16,8 +16,6 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from lmsbuild import command, git_command, report
 from lmsbuild.errors import (
     AlreadyApplied,
@@ -31,6 +29,7 @@ from lmsbuild.errors import (
 from lmsbuild.full import plan
 from lmsbuild.full.plan import Plan
 from lmsbuild.graft import graft
+from lmsbuild.lock import held
 from lmsbuild.patch.patch import apply_to_checkout
 from lmsbuild.source import source
 from lmsbuild.wheel.target import target_for
@@ -103,16 +102,10 @@ def _held(made: Plan, resume: bool) -> Iterator[None]:
         raise BuildUnfinished(f"{folder} holds an earlier build: go on with it by --resume, or remove it")
     if folder.exists() and not folder.is_dir():
         raise BuildUnfinished(f"{folder} is in the way: remove it, or choose another folder with --output")
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout as error:
-        raise BuildUnfinished(f"another run builds in {folder}: wait for it, or choose another --output") from error
-    try:
+    with held(
+        folder / "lock", BuildUnfinished(f"another run builds in {folder}: wait for it, or choose another --output")
+    ):
         yield
-    finally:
-        lock.release()
 
 
 def _check_settings(made: Plan) -> None:

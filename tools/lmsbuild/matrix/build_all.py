@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from lmsbuild.catalogue import rows as files
 from lmsbuild.errors import BuildUnfinished, RowsFailed, disk_failures
+from lmsbuild.lock import held
 from lmsbuild.matrix import board, cluster, local, stamp
 from lmsbuild.matrix.build_row import Job, Outcome
 from lmsbuild.matrix.matrix import KINDS, Row
@@ -31,7 +29,8 @@ def build(options: Options) -> list[Outcome]:
     """Builds what is not up to date, and returns what became of each row. Raises RowsFailed when that is a failure for some."""
     output = options.output.resolve()
     done: dict[Row, Outcome] = {}
-    with disk_failures(output), _held(output):
+    taken = BuildUnfinished(f"another run builds in {output}: wait for it, or choose another --output")
+    with disk_failures(output), held(output / stamp.FOLDER / "lock", taken):
         shown = board.Board(len(options.rows))
         try:
             with shown.shown():
@@ -68,22 +67,6 @@ def _outcomes(options: Options, output: Path, shown: board.Board) -> Iterator[Ou
         yield from cluster.build(jobs, options.scheduler)
     elif jobs:
         yield from local.build(jobs, options.at_once, shown)
-
-
-@contextmanager
-def _held(output: Path) -> Iterator[None]:
-    """The output, for this run alone."""
-    folder = output / stamp.FOLDER
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(folder / "lock")
-    try:
-        lock.acquire(blocking=False)
-    except Timeout as error:
-        raise BuildUnfinished(f"another run builds in {output}: wait for it, or choose another --output") from error
-    try:
-        yield
-    finally:
-        lock.release()
 
 
 def _write_report(output: Path, outcomes: Sequence[Outcome]) -> None:
