@@ -175,9 +175,10 @@ def _say(
 ) -> None:
     """Prints what would be built."""
     if wheel is None:
-        target = target_for(python or bases.python_of(tag, where, base, paths.patches_folder()))
-        if base or where.machine not in tag.machines:
-            click.echo(f"the wheel, out of {' and '.join(base) or 'the build of Debian'}")
+        build = bases.debian_build(tag, where, base, paths.patches_folder())
+        target = target_for(python or (build.python if build else None))
+        if build or base:
+            click.echo(f"the wheel, out of {'the build of Debian' if build else ' and '.join(base)}")
         else:
             words = ["--python", target.python, "--platform", where.subdir, "--output", str(output)]
             click.echo(f"the wheel, as by: {shlex.join(['lmsbuild', tag.framework, tag.name, *words])}")

@@ -11,6 +11,7 @@ from lmsbuild import report
 from lmsbuild.bases import debian_package, framework_package
 from lmsbuild.catalogue import debian_builds
 from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.catalogue.debian_builds import DebianBuild
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.errors import WrongPlatform, WrongVersion, disk_failures
 from lmsbuild.fetch.apt import NotDebian
@@ -25,9 +26,7 @@ class Base:
     """A base, and what comes of it."""
 
     wheel: Path | None  # None: pip fetches it
-    requires: tuple[
-        str, ...
-    ] = ()  # what the package has to require beside what the wheel's metadata says, as conda calls it
+    requires: tuple[str, ...] = ()  # of conda, beside what the wheel's metadata says
     python: str | None = None  # the interpreter that it is for; None: any
 
 
@@ -40,24 +39,21 @@ def base(
     Its wheel may be gone afterwards. Raises WrongPlatform when there is none, and WrongVersion, DamagedPackage, NoSuchFile,
     NotDebian or SourceUnreachable.
     """
-    build = debian_builds.find(patches, tag, platform.machine)
-    if not given and (platform.machine in tag.machines or not tag.machines):
+    build = debian_build(tag, platform, given, patches)
+    if build is None and not given:
         yield Base(None)
-    elif given and DEBIAN not in given and not framework_package.is_package(Path(given[0])):
+    elif build is None and not framework_package.is_package(Path(given[0])):
         yield Base(_only(given))
     else:
         with disk_failures(output), workspace(output) as folder:
             libraries = PurePosixPath(read_series(patches, tag).graft.abi_library).parent.as_posix()
-            if given and DEBIAN not in given:
+            if build is None:
                 packages = [Path(name) for name in given]
                 requires = framework_package.requirements(packages)
                 report.stage("base package")
                 wheel = framework_package.as_wheel(packages, tag.package, libraries, tag.version, platform, folder)
                 yield Base(wheel, requires)
                 return
-            _only(given or (DEBIAN,))
-            if build is None:
-                raise _no_build(tag, platform, given, patches)
             try:
                 wheel = debian_package.as_wheel(build, tag, libraries, cache, folder)
             except NotDebian as error:
@@ -65,14 +61,15 @@ def base(
             yield Base(wheel, build.requires, build.python)
 
 
-def python_of(tag: Tag, platform: Platform, given: Sequence[str], patches: Path) -> str | None:
-    """The interpreter that the base is for, if it is Debian's; None: any. Raises WrongPlatform when there is no base."""
+def debian_build(tag: Tag, platform: Platform, given: Sequence[str], patches: Path) -> DebianBuild | None:
+    """Debian's build, where that is the base; None: another is. Raises WrongPlatform or WrongVersion."""
+    if DEBIAN not in given and (given or platform.machine in tag.machines or not tag.machines):
+        return None
+    _only(given or (DEBIAN,))
     build = debian_builds.find(patches, tag, platform.machine)
-    if DEBIAN in given or (not given and tag.machines and platform.machine not in tag.machines):
-        if build is None:
-            raise _no_build(tag, platform, given, patches)
-        return build.python
-    return None
+    if build is None:
+        raise _no_build(tag, platform, given, patches)
+    return build
 
 
 def _only(given: Sequence[str]) -> Path:
