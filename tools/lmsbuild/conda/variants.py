@@ -94,24 +94,17 @@ def own_number() -> int:
     return _FIRST_NUMBER + 10_000 * major + 100 * minor + micro
 
 
-def cuda_version(wheel: WheelFile) -> str:
-    """The CUDA version that the wheel was built for, such as 12.4; empty when it has no CUDA."""
-    patches = paths.patches_folder()
-    tag = catalogue.find_tag(patches, f"v{wheel.name.version.public}", framework(wheel.name, wheel.path.name))
-    stated = graft.cuda_version(wheel, series.read_series(patches, tag).graft)
-    return ".".join(stated.split(".")[:2])
-
-
 def describe(wheel: WheelFile, target: Layout, recipes: Path, number: int | None = None) -> dict[str, str]:
     """The recipe's variables for this wheel; `number` is the build's, without it that of this version of LMS."""
     name = wheel.name
     own = framework(name, wheel.path.name)
-    cuda = cuda_version(wheel)
+    tag = catalogue.find_tag(paths.patches_folder(), f"v{name.version.public}", own)
+    contents = series.read_series(paths.patches_folder(), tag).graft
+    cuda = ".".join(graft.cuda_version(wheel, contents).split(".")[:2])  # such as 12.4; empty: none
     stated = read_metadata(wheel.read(f"{wheel.dist_info}/METADATA").decode())
     environment = marker_environment(target.python, target.platform.machine)
     extras = [_CUDA_EXTRA] if cuda else []
     needs = conda_requirements(stated.requirements, read_providers(recipes), environment, extras)
-    tag = catalogue.find_tag(paths.patches_folder(), f"v{name.version.public}", own)
     needs = {**unstated(recipes / own / "requires.toml", tag), **needs}
     lines = _LINE.findall((recipes / own / "recipe.yaml").read_text())
     for package in needs:
@@ -135,9 +128,9 @@ def describe(wheel: WheelFile, target: Layout, recipes: Path, number: int | None
         "license": _license(stated.license),
         "run_python": f"python >={release},<{major}.{int(minor) + 1}.0a0",
         "run_python_abi": f"python_abi {release}.* *_{target.abi}",
-        "run_glibc": f"__glibc >=2.{_glibc(wheel, target)},<3.0a0",
+        "run_glibc": f"__glibc >=2.{_glibc(wheel)},<3.0a0",
         "cuda": cuda,
-        "libtorch": str(_fits_other_compilers(wheel, series.read_series(paths.patches_folder(), tag).graft)).lower(),
+        "libtorch": str(_fits_other_compilers(wheel, contents)).lower(),
         "run_cuda": "__cuda" if cuda else "",
         "run_cuda_version": "",
         "run_openmp": "_openmp_mutex >=4.5" if any(openmp.is_runtime(member) for member in wheel.members) else "",
@@ -154,7 +147,7 @@ def _license(stated: str) -> str:
     return stated if _OWN_LICENSE in stated.split() else f"{stated} AND {_OWN_LICENSE}"
 
 
-def _glibc(wheel: WheelFile, target: Layout) -> int:
+def _glibc(wheel: WheelFile) -> int:
     """The oldest glibc 2.x that the wheel's name promises to run with, or else that its libraries ask for."""
     promised = [minor for minor in map(symbols.claimed_minor, wheel.name.platforms) if minor is not None]
     if promised:
