@@ -19,9 +19,8 @@ from lmsbuild.wheel.wheel import file_sha256
 from lmsbuild.workspace import workspace
 
 CONFIGURED = Path("/etc/apt")
-LISTED = (
-    "packages.txt"  # what was unpacked into the tree beside it: name, version, architecture and sha256 of each package
-)
+# What was unpacked into the tree beside it: name, version, architecture and sha256 of each package.
+LISTED = "packages.txt"
 TREE = "tree"
 _ARCHIVE = re.compile(r"\S+/debian(?:\.list)?/?")  # also a list of mirrors, as cloud images have it
 _FIELDS = ("Package", "Version", "Architecture")
@@ -38,7 +37,7 @@ def packages(names: Sequence[str], suite: str, architecture: str, cache: Path, c
     Raises NotDebian or SourceUnreachable.
     """
     key = hashlib.sha256(" ".join(sorted(names)).encode()).hexdigest()[:8]
-    kept = cache / f"debian-{suite}-{architecture}-{key}"
+    kept = cache / f"debian-packages-{suite}-{architecture}-{key}"
     with locked(kept.with_suffix(".lock"), "another run fetches the same packages; waiting for it"):
         if not kept.exists():
             line = f"deb {entry(configured, kept, 'dpkg-deb')} {suite} main"
