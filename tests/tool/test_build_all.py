@@ -161,9 +161,11 @@ def test_a_conda_package_is_made_from_the_wheel_that_is_there(shop: RowShop) -> 
     words = ["build-all", "--output", shop.workshop.output, *names]
     done = shop.workshop.run(*words)
     assert done.returncode == 0, done.stderr
-    wheel, package = (Path(line.split("\t")[3]) for line in done.stdout.splitlines())
-    assert (wheel.suffix, package.suffix, package.parent.name) == (".whl", ".conda", SUBDIR)
-    assert (shop.workshop.output / package).is_file()
+    wheel, *packages = (Path(name) for line in done.stdout.splitlines() for name in line.split("\t")[3].split())
+    assert [package.name.split("-2")[0] for package in packages] == ["libtorch", "pytorch", "pytorch-cpu"]
+    for package in packages:
+        assert (wheel.suffix, package.suffix, package.parent.name) == (".whl", ".conda", SUBDIR)
+        assert (shop.workshop.output / package).is_file()
     said = shop.log(NAMES[0].replace("-wheel", "-conda")).splitlines()
     assert "package" in said and "compile" not in said
     # Other options are another package; the wheel stays what it is.
