@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import asyncio
+import json
 import os
 import sys
 from collections.abc import Sequence
@@ -10,12 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from lmsbuild import command, report
-from lmsbuild.conda import package_file, tools
+from lmsbuild.conda import package_file
 from lmsbuild.errors import ChannelUnreachable, CondaBuildFailed, UnsolvableTest
 from lmsbuild.programs import conda_tests
 
-_NOARCH = "noarch"
-_PATIENCE_S = 60
 _CUDA, _NEWEST = "CONDA_OVERRIDE_CUDA", "99.0"  # tells clients which CUDA the driver has
 
 
@@ -26,18 +24,12 @@ def address(channel: str) -> str:
 
 def check_channels(channels: Sequence[str], subdir: str) -> None:
     """Raises ChannelUnreachable unless each channel can be read for this platform, within seconds."""
-    rattler = tools.rattler()
     for name in channels:
-        channel = rattler.Channel(address(name))
-        platforms = [rattler.Platform(subdir), rattler.Platform(_NOARCH)]
-        try:
-            asyncio.run(asyncio.wait_for(rattler.Gateway().names([channel], platforms), _PATIENCE_S))
-        except (rattler.exceptions.GatewayError, asyncio.TimeoutError) as error:
-            reason = str(error).strip().splitlines()[-1:] or [f"no answer within {_PATIENCE_S} s"]
+        if reason := _ask(subdir, None, [name]):
             raise ChannelUnreachable(
-                f"the channel {name} cannot be read ({reason[0].removeprefix('Caused by: ')}): what the package requires comes "
+                f"the channel {name} cannot be read ({reason}): what the package requires comes "
                 "from there for its tests. Name another with --channel, or leave the tests out with --no-test"
-            ) from error
+            )
 
 
 def run(package: Path, channels: Sequence[str]) -> None:
@@ -46,11 +38,11 @@ def run(package: Path, channels: Sequence[str]) -> None:
     Raises CondaBuildFailed when one fails, UnsolvableTest when there is no such environment, ChannelUnreachable.
     """
     index = package_file.read_description(package)["index"]
-    addresses = [address(name) for name in channels]
     environment = dict(os.environ)
     if any(text.split()[0] == "__cuda" for text in index.get("depends", ())):
         environment.setdefault(_CUDA, _NEWEST)
-    words: list[str | Path] = [sys.executable, "-m", "lmsbuild.programs.conda_tests", package, *addresses]
+    words: list[str | Path] = [sys.executable, "-m", "lmsbuild.programs.conda_tests", package]
+    words += map(address, channels)
     with report.progress("test", None):
         done = command.run(words, environment=environment)
     report.output(done.text)
@@ -58,7 +50,7 @@ def run(package: Path, channels: Sequence[str]) -> None:
         check_channels(channels, index["subdir"])
         raise UnsolvableTest(
             f"what {package.name} requires cannot be installed from {', '.join(channels) or 'no channel'}, so its tests did not "
-            f"run: {_unsolvable(index, addresses)}\n  Name the channels that have it with --channel."
+            f"run: {_unsolvable(index, channels)}\n  Name the channels that have it with --channel."
         )
     if done.code:
         said = [line for line in (done.text + done.error_text).splitlines() if line.strip()]
@@ -70,16 +62,13 @@ def run(package: Path, channels: Sequence[str]) -> None:
 
 def _unsolvable(index: dict[str, Any], channels: Sequence[str]) -> str:
     """Which of the requirements in index.json the channels do not have."""
-    rattler = tools.rattler()
-    asked = rattler.solve(
-        [rattler.Channel(name) for name in channels],
-        [text for text in index.get("depends", ()) if not text.startswith("__")],
-        platforms=[index["subdir"], _NOARCH],
-        constraints=list(index.get("constrains", ())),
-        virtual_packages=rattler.VirtualPackage.detect(rattler.VirtualPackageOverrides.from_env()),
-    )
-    try:
-        asyncio.run(asked)
-    except (rattler.exceptions.SolverError, rattler.exceptions.GatewayError) as error:
-        return " ".join(str(error).split())
-    return "it could not be installed"
+    depends = [text for text in index.get("depends", ()) if not text.startswith("__")]
+    asked = {"depends": depends, "constrains": list(index.get("constrains", ()))}
+    return _ask(index["subdir"], asked, channels) or "it could not be installed"
+
+
+def _ask(subdir: str, requirements: dict[str, list[str]] | None, channels: Sequence[str]) -> str:
+    """What is wrong with the channels, or with finding the requirements in them; empty when nothing is."""
+    words = [sys.executable, "-m", "lmsbuild.programs.conda_channels", subdir, json.dumps(requirements)]
+    done = command.run([*words, *map(address, channels)])
+    return done.text.strip() or (done.error_text.strip() if done.code else "")

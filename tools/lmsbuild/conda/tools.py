@@ -11,7 +11,6 @@ def rattler() -> Any:
     """py-rattler. Raises NoCondaTools."""
     try:
         import rattler
-        import rattler.exceptions
     except ImportError as error:
         raise missing("py-rattler") from error
     return rattler
