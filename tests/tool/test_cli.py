@@ -85,6 +85,23 @@ def test_brackets_in_a_message_are_shown_as_they_are(workshop: Workshop) -> None
     assert "'[bold]v1[/bold]'" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("words", "code", "said"),
+    [
+        (["list"], 0, "pytorch v2.13.0: torch 2.13.0"),
+        (["conda", "pytorch", "v2.13.0", "--dry-run"], 0, "lmsbuild pytorch v2.13.0"),
+        (["patch", "v2.13.0", "."], 25, "cannot run git"),
+        (["generate", "v2.13.0"], 25, "cannot run git"),
+    ],
+)
+def test_without_git_only_what_needs_it_fails(workshop: Workshop, words: list[str], code: int, said: str) -> None:
+    nowhere = str(workshop.folder / "nowhere")
+    done = workshop.run(*words, environment={"PATH": nowhere, "GIT_PYTHON_GIT_EXECUTABLE": f"{nowhere}/git"})
+    assert done.returncode == code, done.stderr
+    assert said in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+
+
 def test_doctor_is_content_with_a_machine_that_can_build(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -7,14 +7,14 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-
-import git
+from typing import TYPE_CHECKING
 
 from lmsbuild import command, git_command
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.errors import (
     AlreadyApplied,
     DirtyCheckout,
+    MissingProgram,
     NoSpace,
     NoSuchFile,
     NotACheckout,
@@ -23,6 +23,9 @@ from lmsbuild.errors import (
     PatchMismatch,
 )
 from lmsbuild.patch.series import read_series
+
+if TYPE_CHECKING:
+    import git
 
 _NO_BLOB = "0" * 40
 _TOUCH = re.compile(
@@ -127,9 +130,13 @@ def apply_to_checkout(
     """Adds the commits to the current branch of a git checkout; returns how many that made.
 
     With `tag`, the patch's, a checkout of another one of the `known` tags is refused even when the edited files are the
-    same there; `patches` is where theirs are. Raises NotACheckout, DirtyCheckout, AlreadyApplied, PartlyApplied, OtherRelease or PatchMismatch; the
-    checkout is then as it was.
+    same there; `patches` is where theirs are. Raises MissingProgram, NotACheckout, DirtyCheckout, AlreadyApplied,
+    PartlyApplied, OtherRelease or PatchMismatch; the checkout is then as it was.
     """
+    try:
+        import git  # not above: without git in PATH this fails, also for a command that needs none
+    except ImportError as error:
+        raise MissingProgram("cannot run git: it is not in PATH; run `lmsbuild doctor`") from error
     try:
         repository = git.Repo(tree)
     except (git.InvalidGitRepositoryError, git.NoSuchPathError) as error:
