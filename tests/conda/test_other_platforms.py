@@ -284,6 +284,9 @@ def test_where_there_is_no_base(base_package: Path, tmp_path: Path) -> None:
     assert code == WrongPlatform.exit_code and "for linux-64 Debian builds none" in said
     code, said = conda(TAG, *power, "--base", "debian", "--base", base_package, *output)
     assert code == WrongVersion.exit_code and "debian is a whole base" in said
+    for words in ((), ("--dry-run",)):
+        code, said = conda("v1.13.1", *power, "--python", "3.10", *words, *output)
+        assert code == WrongVersion.exit_code and "for Python 3.11, not 3.10" in said
     # A machine that is not Debian, whose PATH has only what the tool itself needs.
     (tmp_path / "bin").mkdir()
     for program in (platform("ppc64le").compiler, "git"):

@@ -175,7 +175,7 @@ def _say(
 ) -> None:
     """Prints what would be built."""
     if wheel is None:
-        build = bases.debian_build(tag, where, base, paths.patches_folder())
+        build = bases.debian_build(tag, where, python, base, paths.patches_folder())
         target = target_for(python or (build.python if build else None))
         if build or base:
             click.echo(f"the wheel, out of {'the build of Debian' if build else ' and '.join(base)}")
@@ -216,7 +216,7 @@ def _build_wheel(
     """The patched wheel, and what its package requires beside what its metadata says."""
     target_on(where, python)  # before minutes of work, not after
     patches, cache = paths.patches_folder(), paths.cache_folder()
-    with bases.base(tag, where, given, patches, cache, output) as base:
+    with bases.base(tag, where, python, given, patches, cache, output) as base:
         target = target_on(where, python or base.python)
         return graft.build(graft.Options(tag, target, patches, cache, output, base.wheel)), base.requires
 

@@ -16,6 +16,7 @@ from lmsbuild.conda.platforms import Platform
 from lmsbuild.errors import WrongPlatform, WrongVersion, disk_failures
 from lmsbuild.fetch.apt import NotDebian
 from lmsbuild.patch.series import read_series
+from lmsbuild.wheel.target import target_for
 from lmsbuild.workspace import workspace
 
 DEBIAN = "debian"  # what stands for Debian's own build among the files that a user gives
@@ -32,14 +33,14 @@ class Base:
 
 @contextmanager
 def base(
-    tag: Tag, platform: Platform, given: Sequence[str], patches: Path, cache: Path, output: Path
+    tag: Tag, platform: Platform, python: str | None, given: Sequence[str], patches: Path, cache: Path, output: Path
 ) -> Iterator[Base]:
     """The base of a tag for a platform: a wheel, conda packages or Debian's build, as given, or else what there is.
 
     Its wheel may be gone afterwards. Raises WrongPlatform when there is none, and WrongVersion, DamagedPackage, NoSuchFile,
     NotDebian or SourceUnreachable.
     """
-    build = debian_build(tag, platform, given, patches)
+    build = debian_build(tag, platform, python, given, patches)
     if build is None and not given:
         yield Base(None)
     elif build is None and not framework_package.is_package(Path(given[0])):
@@ -61,14 +62,24 @@ def base(
             yield Base(wheel, build.requires, build.python)
 
 
-def debian_build(tag: Tag, platform: Platform, given: Sequence[str], patches: Path) -> DebianBuild | None:
-    """Debian's build, where that is the base; None: another is. Raises WrongPlatform or WrongVersion."""
+def debian_build(
+    tag: Tag, platform: Platform, python: str | None, given: Sequence[str], patches: Path
+) -> DebianBuild | None:
+    """Debian's build, where that is the base; None: another is. `python` is the interpreter that is asked for, None: any.
+
+    Raises WrongPlatform or WrongVersion.
+    """
     if DEBIAN not in given and (given or platform.machine in tag.machines or not tag.machines):
         return None
     _only(given or (DEBIAN,))
     build = debian_builds.find(patches, tag, platform.machine)
     if build is None:
         raise _no_build(tag, platform, given, patches)
+    if python and target_for(python).interpreter != build.interpreter:
+        raise WrongVersion(
+            f"Debian's build of {tag.name} for {platform.subdir} is for Python {build.python}, not {python}: leave out --python, "
+            "or give a wheel or a conda package for that one with --base"
+        )
     return build
 
 

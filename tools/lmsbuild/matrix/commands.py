@@ -17,7 +17,7 @@ from lmsbuild.wheel.target import target_for
 _FILTERS = (
     ("--framework", "frameworks", "A framework, such as pytorch."),
     ("--tag", "tags", "A tag, such as v2.13.0."),
-    ("--package", "packages", "A package whose official wheel is patched, such as tensorflow-cpu."),
+    ("--package", "packages", "A package whose wheel is patched, such as tensorflow-cpu."),
     ("--python", "pythons", "An interpreter, such as 3.12."),
     ("--platform", "platforms", "A platform, such as linux-aarch64."),
     ("--kind", "kinds", "A kind of package."),
@@ -40,7 +40,7 @@ def print_matrix(**asked: str | tuple[str, ...]) -> None:
     """Print what can be built as JSON, on one line, as `strategy.matrix` of GitHub's workflows takes it."""
     rows = matrix.select(paths.patches_folder(), paths.recipes_folder(), Filters(**asked))  # type: ignore[arg-type]
     if len(rows) > matrix.MOST_JOBS:
-        parts = -(-len(rows) // matrix.MOST_JOBS)
+        parts = matrix.shards_needed(rows)
         report.note(
             f"{len(rows)} rows; GitHub takes {matrix.MOST_JOBS} at most: choose some, or take --shard 1/{parts}"
         )

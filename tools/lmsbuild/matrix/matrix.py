@@ -1,14 +1,18 @@
-"""What can be built: one row for each official wheel that the catalogue knows and each kind of package."""
+"""What can be built: a row for each official wheel that the catalogue knows, and one for the package that is made of it.
+
+What Debian builds for a machine without official wheels has only the second, as `lmsbuild conda` alone takes it.
+"""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass
+from itertools import chain, count, groupby
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue import catalogue, debian_builds
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.conda.platforms import find_platform, read_platforms
 from lmsbuild.errors import NothingToBuild
@@ -26,7 +30,7 @@ class Row:
 
     framework: str
     tag: str  # such as v2.13.0
-    package: str  # whose official wheel is patched, such as tensorflow-cpu
+    package: str  # whose wheel is patched, such as tensorflow-cpu
     python: str  # such as 3.12, or 3.13t for the free-threaded one
     platform: str  # as channels call it, such as linux-64
     kind: str  # one of KINDS
@@ -34,7 +38,12 @@ class Row:
     @property
     def name(self) -> str:
         """Tells the row from all others; the same in every run, and fit for a file's name."""
-        return f"{self.package}-{self.tag}-py{self.python}-{self.platform}-{self.kind}"
+        return f"{self.stem}-{self.kind}"
+
+    @property
+    def stem(self) -> str:
+        """What a wheel's name and that of its package have in common."""
+        return f"{self.package}-{self.tag}-py{self.python}-{self.platform}"
 
 
 @dataclass(frozen=True)
@@ -48,7 +57,18 @@ class Filters:
     platforms: Sequence[str] = ()
     kinds: Sequence[str] = ()
     names: Sequence[str] = ()
-    shard: str = ""  # such as 2/4: every fourth row, from the second on
+    shard: str = ""  # such as 2/4: of what is left, the second of four parts
+
+
+def base_of(patches: Path, row: Row, machine: str) -> dict[str, Any]:
+    """What a row is made of: the official wheels, or what Debian has."""
+    tag = catalogue.find_tag(patches, row.tag, row.framework)
+    if official := wheels_for(tag, row.package, row.python, machine):
+        return official
+    build = debian_builds.find(patches, tag, machine)
+    # As JSON has it, so that it equals what is read back.
+    stated = asdict(build).items() if build else ()
+    return {key: list(value) if isinstance(value, tuple) else value for key, value in stated}
 
 
 def wheels_for(tag: Tag, package: str, python: str, machine: str) -> dict[str, str]:
@@ -67,11 +87,25 @@ def select(patches: Path, recipes: Path, filters: Filters) -> list[Row]:
             raise NothingToBuild(f"there is no row {name!r}.{catalogue.nearest(name, known)} `lmsbuild matrix` has all")
     found = [row for row in everything if _passes(row, wanted)]
     if filters.shard:
-        part, count = _shard(filters.shard)
-        found = found[part - 1 :: count]
+        found = shard(found, *_shard(filters.shard))
     if not found:
-        raise NothingToBuild("there is no official wheel for what the filters ask: `lmsbuild list` shows the tags")
+        raise NothingToBuild(
+            "none of what can be built is what the filters ask for: `lmsbuild list` shows the tags and their official wheels"
+        )
     return found
+
+
+def shard(rows: Sequence[Row], part: int, parts: int) -> list[Row]:
+    """One of `parts`, the first being 1. A wheel is in that of its package, which need not build it again then."""
+    pairs = [list(pair) for _, pair in groupby(rows, key=lambda row: row.stem)]
+    return list(chain.from_iterable(pairs[part - 1 :: parts]))
+
+
+def shards_needed(rows: Sequence[Row]) -> int:
+    """Into how many parts the rows have to go, so that GitHub takes each."""
+    return next(
+        parts for parts in count(1) if all(len(shard(rows, part, parts)) <= MOST_JOBS for part in range(1, parts + 1))
+    )
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
@@ -89,6 +123,9 @@ def _rows(patches: Path, recipes: Path) -> Iterator[Row]:
                 if machine in subdirs:
                     for kind in KINDS:
                         yield Row(tag.framework, tag.name, package, python, subdirs[machine], kind)
+        for build in debian_builds.read(patches, tag.framework):
+            if build.tag == tag.name and build.machine not in tag.machines and build.machine in subdirs:
+                yield Row(tag.framework, tag.name, tag.package, build.python, subdirs[build.machine], "conda")
 
 
 def _places(wheel: str) -> set[tuple[str, str]]:

@@ -13,7 +13,7 @@ from typing import Any
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.conda.platforms import find_platform
-from lmsbuild.matrix.matrix import Row, wheels_for
+from lmsbuild.matrix.matrix import Row, base_of
 from lmsbuild.patch.patch import find_patch
 from lmsbuild.wheel.wheel import file_sha256
 
@@ -41,7 +41,7 @@ def inputs(row: Row, options: Sequence[str]) -> dict[str, Any]:
         "tool": metadata.version("lmsbuild"),
         "patch": find_patch(patches, tag).digest,
         "catalogue": _digest(folder, [folder / row.framework / "series.toml", folder / "cuda.toml"]),
-        "base": wheels_for(tag, row.package, row.python, find_platform(recipes, row.platform).machine),
+        "base": base_of(patches, row, find_platform(recipes, row.platform).machine),
     }
     if row.kind == "conda":
         files = [path for path in recipes.rglob("*") if path.is_file() and path.suffix != ".pyc"]
