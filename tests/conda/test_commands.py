@@ -9,14 +9,18 @@ from pathlib import Path
 import pytest
 
 import small_wheels
+from lmsbuild import paths
 from lmsbuild.channel import channel
+from lmsbuild.conda import package_file, packager
 from lmsbuild.errors import (
     ChannelUnreachable,
     CondaBuildFailed,
     ContradictingWheel,
     Failure,
+    FolderInUse,
     NoSuchFile,
     UnsolvableTest,
+    WrongVersion,
 )
 from stand_ins import ABI, VERSION, make
 
@@ -64,15 +68,50 @@ def test_dry_run(tmp_path: Path) -> None:
     wheel = small_wheels.write(tmp_path, requires=["sympy>=1.13.3"])
     output = tmp_path / "dist"
     done = run("pytorch", TAG, "--wheel", wheel, "--number", "7", "--dry-run", "--output", output)
-    first, *rest = done.stdout.splitlines()
-    assert first == str(output / f"linux-64/pytorch-2.13.0-{BUILD.replace('1100', '7')}.conda"), done.stderr
-    assert {"  requires sympy >=1.13.3", "  requires numpy >=1.23", "  requires __glibc >=2.34,<3.0a0"} <= set(rest)
+    build = BUILD.replace("1100", "7")
+    said = done.stdout.splitlines()
+    files = [f"{name}-2.13.0-{build}.conda" for name in ("pytorch", "libtorch", "pytorch-cpu")]
+    assert [line for line in said if "requires" not in line] == [str(output / "linux-64" / name) for name in files], (
+        done
+    )
+    assert said[-1] == f"  requires pytorch ==2.13.0 {build}"
+    assert {"  requires sympy >=1.13.3", "  requires numpy >=1.23", "  requires __glibc >=2.34,<3.0a0"} <= set(said)
+    # As they are then made.
+    options = packager.Options(wheel, paths.recipes_folder(), tmp_path / "made", (), test=False, level=1, number=7)
+    for package in packager.build(options):
+        needs = package_file.read_description(package)["index"]["depends"]
+        at = said.index(str(output / "linux-64" / package.name)) + 1
+        assert said[at : at + len(needs)] == [f"  requires {need}" for need in needs]
     done = run("pytorch", TAG, "--python", "3.12", "--dry-run", "--output", output)
     assert (
         f"lmsbuild pytorch {TAG} --python 3.12 --platform linux-64 --output {output}" in done.stdout.splitlines()[0]
     ), done.stderr
     assert "pytorch-2.13.0-*_py312_lms1_*.conda" in done.stdout.splitlines()[1]
     assert not output.exists()
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_bases_that_do_not_fit(words: tuple[str, ...], tmp_path: Path) -> None:
+    output = ("--output", tmp_path / "dist", *words)
+    patched = small_wheels.write(tmp_path)
+    refused(run("pytorch", TAG, "--no-test", "--base", patched, *output), WrongVersion, "is patched already")
+    said = "--wheel is patched already, and --base is what one is made of: leave out one of them"
+    refused(run("pytorch", TAG, "--wheel", patched, "--base", patched, *output), ContradictingWheel, said)
+    for name in (f"torch-2.13.0-{ABI}-{ABI}-linux_x86_64.whl", "pytorch-2.13.0-0.conda"):
+        base = tmp_path / "none" / name
+        refused(run("pytorch", TAG, "--no-test", "--base", base, *output), NoSuchFile, str(base))
+
+
+@pytest.mark.parametrize("words", [(), ("--dry-run",)])
+def test_a_folder_that_is_none_or_in_use(words: tuple[str, ...], tmp_path: Path) -> None:
+    """That is found before the wheel is built."""
+    file, full = tmp_path / "file", tmp_path / "full"
+    file.write_text("mine")
+    full.mkdir()
+    (full / "mine").touch()
+    refused(run("pytorch", TAG, "--prepare", file, *words), FolderInUse, f"{file} is a file: give a new folder")
+    refused(run("pytorch", TAG, "--prepare", full, *words), FolderInUse, f"{full} is not empty: give a new folder")
+    assert file.read_text() == "mine" and [path.name for path in full.iterdir()] == ["mine"]
 
 
 def test_a_channel_that_cannot_be_read(tmp_path: Path) -> None:

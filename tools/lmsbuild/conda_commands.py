@@ -20,7 +20,7 @@ from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongVersion
 from lmsbuild.graft import graft
 from lmsbuild.patch import series
 from lmsbuild.wheel.target import machine_of, target_for
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.wheel import parse_name
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -115,7 +115,13 @@ def _build(
     report.configure(verbose=verbose)
     recipes = paths.recipes_folder()
     if wheel is not None:
+        if base:
+            raise ContradictingWheel(
+                "--wheel is patched already, and --base is what one is made of: leave out one of them"
+            )
         _check_wheel(wheel, tag, python, find_platform(recipes, platform) if platform else None)
+    if prepare is not None:
+        packager.check_new(prepare)
     where = find_platform(recipes, platform or (_machine_of(wheel) if wheel else target_for(python).machine))
     if dry_run:
         _say(tag, wheel, where, python, base, number, output)
@@ -173,26 +179,25 @@ def _say(
     number: int | None,
     output: Path,
 ) -> None:
-    """Prints what would be built."""
-    if wheel is None:
-        build = bases.debian_build(tag, where, python, base, paths.patches_folder())
-        target = target_for(python or (build.python if build else None))
-        if build or base:
-            click.echo(f"the wheel, out of {'the build of Debian' if build else ' and '.join(base)}")
-        else:
-            words = ["--python", target.python, "--platform", where.subdir, "--output", str(output)]
-            click.echo(f"the wheel, as by: {shlex.join(['lmsbuild', tag.framework, tag.name, *words])}")
-        label = series.read_series(paths.patches_folder(), tag).graft.label
-        built = f"*_py{target.interpreter.removeprefix('cp')}_{label}_*"
-        click.echo(f"{output / where.subdir / tag.framework}-{tag.version}-{built}.conda, cpu or CUDA as the wheel is")
+    """Prints what would be built, and of a wheel that is there what the packages would require."""
+    if wheel is not None:
+        for planned in packager.plan(wheel, paths.recipes_folder(), number):
+            click.echo(output / where.subdir / planned.file)
+            for need in planned.requires:
+                click.echo(f"  requires {need}")
         return
-    recipes = paths.recipes_folder()
-    with WheelFile(wheel) as file:
-        found = variants.describe(file, variants.layout(file.name, wheel.name, recipes), recipes, number)
-    click.echo(output / where.subdir / f"{tag.framework}-{found['version']}-{found['build_string']}.conda")
-    for name, need in sorted(found.items()):
-        if name.startswith("run_") and need:
-            click.echo(f"  requires {need}")
+    build = bases.debian_build(tag, where, python, base, paths.patches_folder())
+    target = target_for(python or (build.python if build else None))
+    if build is None:
+        bases.check_given(tag, where, python, base)
+    if build or base:
+        click.echo(f"the wheel, out of {'the build of Debian' if build else ' and '.join(base)}")
+    else:
+        words = ["--python", target.python, "--platform", where.subdir, "--output", str(output)]
+        click.echo(f"the wheel, as by: {shlex.join(['lmsbuild', tag.framework, tag.name, *words])}")
+    label = series.read_series(paths.patches_folder(), tag).graft.label
+    built = f"*_py{target.interpreter.removeprefix('cp')}_{label}_*"
+    click.echo(f"{output / where.subdir / tag.framework}-{tag.version}-{built}.conda, cpu or CUDA as the wheel is")
 
 
 @conda_group.command(name="test")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
 from lmsbuild import report
@@ -15,8 +15,10 @@ from lmsbuild.catalogue.debian_builds import DebianBuild
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.errors import WrongPlatform, WrongVersion, disk_failures
 from lmsbuild.fetch.apt import NotDebian
+from lmsbuild.graft import graft
 from lmsbuild.patch.series import read_series
 from lmsbuild.wheel.target import target_for
+from lmsbuild.wheel.wheel import WheelFile
 from lmsbuild.workspace import workspace
 
 DEBIAN = "debian"  # what stands for Debian's own build among the files that a user gives
@@ -60,6 +62,17 @@ def base(
             except NotDebian as error:
                 raise NotDebian(f"{error}; or give another base with --base") from error
             yield Base(wheel, build.requires, build.python)
+
+
+def check_given(tag: Tag, platform: Platform, python: str | None, given: Sequence[str]) -> None:
+    """Raises what making a base of these files would, as far as they say by themselves what they are."""
+    files = [Path(name) for name in given]
+    if files and framework_package.is_package(files[0]):
+        for package in files:
+            framework_package.check(package, tag.version, platform)
+    elif files:
+        with WheelFile(_only(given)) as wheel:
+            graft.check_identity(wheel, tag, replace(target_for(python), machine=platform.machine, is_running=False))
 
 
 def debian_build(

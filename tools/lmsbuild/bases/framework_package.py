@@ -54,7 +54,7 @@ def as_wheel(
     Raises WrongVersion or WrongPlatform when a package is another's, DamagedPackage or NoSuchFile.
     """
     for package in packages:
-        _check(package, version, platform)
+        check(package, version, platform)
     contents = _unpack(packages, folder / "packages")
     named = " and ".join(package.name for package in packages)
     site = folder / "site"
@@ -72,7 +72,8 @@ def as_wheel(
     return site_packages.pack(site, dist_infos.pop(), abi, f"linux_{platform.machine}", folder)
 
 
-def _check(package: Path, version: str, platform: Platform) -> None:
+def check(package: Path, version: str, platform: Platform) -> None:
+    """Raises WrongVersion or WrongPlatform when a package says that it is another's, DamagedPackage or NoSuchFile."""
     index = package_file.read_description(package)["index"]
     if index.get("version") != version:
         raise WrongVersion(

@@ -15,13 +15,15 @@ from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from platform import machine
+from tempfile import TemporaryDirectory
+from typing import Any
 
 from lmsbuild import command, report, source_date
 from lmsbuild.conda import package_tests, reproducible, tools
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.conda.requirements import read_providers
 from lmsbuild.conda.tree import copy_licenses, link_libraries, unpack
-from lmsbuild.conda.variants import describe, framework, layout
+from lmsbuild.conda.variants import Layout, describe, framework, layout
 from lmsbuild.errors import BadSources, CondaBuildFailed, FolderInUse, UnsolvableTest, disk_failures
 from lmsbuild.wheel.wheel import WheelFile, parse_name
 from lmsbuild.workspace import publish, workspace
@@ -43,6 +45,14 @@ class Options:
     threads: int = os.cpu_count() or 1
     requires: tuple[str, ...] = ()  # what the package requires beside what the wheel's metadata says
     number: int | None = None  # of the build; None: that of this version of LMS
+
+
+@dataclass(frozen=True)
+class Planned:
+    """A package as it would be."""
+
+    file: str  # its name
+    requires: tuple[str, ...]
 
 
 def build(options: Options) -> list[Path]:
@@ -111,28 +121,54 @@ def prepare(wheel: Path, recipes: Path, folder: Path, requires: Sequence[str] = 
 
     Raises FolderInUse, DamagedWheel, TamperedWheel, UnknownRequirement, WrongPlatform or WrongVersion.
     """
-    if folder.exists() and any(folder.iterdir()):
-        raise FolderInUse(f"{folder} is not empty: give a new folder")
-    name = parse_name(wheel)
-    own = framework(name, wheel.name)
-    target = layout(name, wheel.name, recipes)
+    check_new(folder)
     recipe = folder / "recipe"
     try:
         with disk_failures(folder), WheelFile(wheel) as file:
-            variants = describe(file, target, recipes, number)
+            target = layout(file.name, wheel.name, recipes)
+            variants = _write_recipe(file, target, recipes, recipe, requires, number)
             report.stage("unpack")
             unpack(file, target, read_providers(recipes), folder / "tree")
             if variants["libtorch"] == "true":
                 link_libraries(folder / "tree", target.packages)
-            shutil.copytree(recipes / own, recipe, ignore=shutil.ignore_patterns("__pycache__"))
-            _add_requirements(recipe / "recipe.yaml", requires)
             copy_licenses(folder / "tree" / target.packages, file.dist_info, recipe / "licenses")
-            table = {key: [value] for key, value in variants.items()}
-            (recipe / "variants.yaml").write_text(json.dumps(table, indent=1) + "\n")
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
         raise
     return recipe
+
+
+def check_new(folder: Path) -> None:
+    """Raises FolderInUse unless the folder is empty or can be made."""
+    with disk_failures(folder):
+        if folder.exists() and not folder.is_dir():
+            raise FolderInUse(f"{folder} is a file: give a new folder")
+        if folder.exists() and any(folder.iterdir()):
+            raise FolderInUse(f"{folder} is not empty: give a new folder")
+
+
+def plan(wheel: Path, recipes: Path, number: int | None = None) -> list[Planned]:
+    """The packages that `build` would make, by the recipe. Raises NoCondaTools, and what `prepare` raises of a wheel."""
+    check_tools()
+    with TemporaryDirectory() as scratch, WheelFile(wheel) as file:
+        target = layout(file.name, wheel.name, recipes)
+        recipe = Path(scratch) / "recipe"
+        _write_recipe(file, target, recipes, recipe, (), number)
+        planned = _recipe_program(recipe, target.platform)
+    return [Planned(name, tuple(requires)) for name, requires in planned]
+
+
+def _write_recipe(
+    wheel: WheelFile, target: Layout, recipes: Path, folder: Path, requires: Sequence[str], number: int | None
+) -> dict[str, str]:
+    """Writes the recipe with its variables, which it returns."""
+    own = framework(wheel.name, wheel.path.name)
+    variants = describe(wheel, target, recipes, number)
+    shutil.copytree(recipes / own, folder, ignore=shutil.ignore_patterns("__pycache__"))
+    _add_requirements(folder / "recipe.yaml", requires)
+    table = {key: [value] for key, value in variants.items()}
+    (folder / "variants.yaml").write_text(json.dumps(table, indent=1) + "\n")
+    return variants
 
 
 def _seconds(wheel: WheelFile) -> int:
@@ -154,22 +190,20 @@ def _add_requirements(recipe: Path, requires: Sequence[str]) -> None:
 
 
 def _run_recipe(recipe: Path, output: Path, platform: Platform) -> list[Path]:
-    """Runs the recipe in a process of its own, so that an interrupt ends it. Returns the packages, in the recipe's order."""
-    words: list[str | Path] = [
-        sys.executable,
-        "-m",
-        "lmsbuild.programs.conda_recipe",
-        recipe,
-        output,
-        platform.subdir,
-        _FIRST_LEVEL,
-    ]
+    """Runs the recipe. Returns the packages, in its order."""
     with report.progress("package", None):
-        finished = command.run(words, folder=recipe.parent)
+        return [Path(text) for text in _recipe_program(recipe, platform, output, _FIRST_LEVEL)]
+
+
+def _recipe_program(recipe: Path, platform: Platform, *words: str | Path) -> list[Any]:
+    """What the program answers. It is a process of its own, so that an interrupt ends it."""
+    program: list[str | Path] = [sys.executable, "-m", "lmsbuild.programs.conda_recipe", recipe, platform.subdir]
+    finished = command.run([*program, *words], folder=recipe.parent)
     report.output(finished.text)
     if finished.code:
         said = [line for line in (finished.error_text + finished.text).splitlines() if line.strip()]
         raise CondaBuildFailed(
             f"the recipe failed: {said[-1].strip() if said else 'it said nothing'}\n  Run again with -v for all that it said."
         )
-    return [Path(text) for text in json.loads(finished.text.splitlines()[-1])]
+    answer: list[Any] = json.loads(finished.text.splitlines()[-1])
+    return answer
