@@ -20,6 +20,7 @@ from lmsbuild.errors import (
     FolderInUse,
     NoSuchFile,
     UnsolvableTest,
+    WrongPlatform,
     WrongVersion,
 )
 from stand_ins import ABI, VERSION, make
@@ -90,6 +91,15 @@ def test_dry_run(tmp_path: Path) -> None:
     assert not output.exists()
 
 
+def test_dry_run_without_a_wheel(tmp_path: Path) -> None:
+    words = ("--dry-run", "--output", tmp_path / "dist")
+    refused(
+        run("pytorch", TAG, "--python", "3.9", *words), WrongPlatform, "known for cp39 on x86_64, there are some for"
+    )
+    done = run("tensorflow", "v2.14.1", "--package", "tensorflow-cpu", "--python", "3.11", *words)
+    assert "lmsbuild tensorflow v2.14.1 --python 3.11 --platform linux-64 --package tensorflow-cpu" in done.stdout
+
+
 @pytest.mark.parametrize("words", [(), ("--dry-run",)])
 def test_bases_that_do_not_fit(words: tuple[str, ...], tmp_path: Path) -> None:
     output = ("--output", tmp_path / "dist", *words)
@@ -136,6 +146,14 @@ def test_a_channel_without_what_is_required(tmp_path: Path) -> None:
     )
     assert sorted(path.name.split("-2")[0] for path in kept.parent.iterdir()) == ["libtorch", "pytorch", "pytorch-cpu"]
     refused(run("test", kept, "--channel", str(tmp_path / "channel")), UnsolvableTest, "No candidates were found")
+
+
+def test_a_package_without_tests(tmp_path: Path) -> None:
+    (tmp_path / "packages").mkdir()
+    package = make(tmp_path / "packages", "plain", "1.0", subdir="linux-64")
+    channel.publish(tmp_path / "channel", [package])
+    done = run("test", package, "--channel", tmp_path / "channel")
+    assert (done.returncode, done.stdout) == (0, f"{package}: there are no tests in it\n"), done.stderr
 
 
 def test_a_test_that_fails(other_channel: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from lmsbuild.catalogue import catalogue
 from lmsbuild.channel import audit, channel
 from lmsbuild.conda import package_file, package_tests, packager, variants
 from lmsbuild.conda.platforms import Platform, find_platform, target_on
-from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongVersion
+from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongPlatform, WrongVersion
 from lmsbuild.graft import graft
 from lmsbuild.patch import series
 from lmsbuild.wheel.target import machine_of, target_for
@@ -143,7 +143,7 @@ def _build(
 
 
 def _check_wheel(wheel: Path, tag: catalogue.Tag, python: str | None, where: Platform | None) -> None:
-    """Raises NoSuchFile, WrongVersion, or ContradictingWheel when the wheel is for another machine or interpreter."""
+    """Raises NoSuchFile, WrongPlatform, WrongVersion, or ContradictingWheel when the wheel is for another machine or interpreter."""
     if not wheel.is_file():
         raise NoSuchFile(
             f"there is no wheel {wheel}: build it with `lmsbuild {tag.framework} {tag.name}`, or leave out --wheel to have it "
@@ -193,7 +193,12 @@ def _say(
     if build or base:
         click.echo(f"the wheel, out of {'the build of Debian' if build else ' and '.join(base)}")
     else:
-        words = ["--python", target.python, "--platform", where.subdir, "--output", str(output)]
+        if lacking := tag.lacking(target.interpreter, where.machine):
+            raise WrongPlatform(f"{lacking}: choose another --python, or give a wheel or a conda package with --base")
+        words = ["--python", target.python, "--platform", where.subdir]
+        if len(catalogue.packages(paths.patches_folder(), tag.framework)) > 1:
+            words += ["--package", tag.package]
+        words += ["--output", str(output)]
         click.echo(f"the wheel, as by: {shlex.join(['lmsbuild', tag.framework, tag.name, *words])}")
     label = series.read_series(paths.patches_folder(), tag).graft.label
     built = f"*_py{target.interpreter.removeprefix('cp')}_{label}_*"
@@ -211,8 +216,8 @@ def test_packages(packages: tuple[Path, ...], channels: tuple[str, ...], verbose
     for package in packages:
         index = package_file.read_description(package)["index"]
         package_tests.check_channels(channels, index["subdir"])
-        package_tests.run(package, channels)
-        click.echo(f"{package}: its tests passed")
+        there = package_tests.run(package, channels)
+        click.echo(f"{package}: {'its tests passed' if there else 'there are no tests in it'}")
 
 
 def _build_wheel(

@@ -65,6 +65,14 @@ class Tag(Release):
                 found.setdefault(machine_of(platform), set()).add(abi)
         return {machine: sorted(found[machine]) for machine in sorted(found, reverse=True)}
 
+    def lacking(self, interpreter: str, machine: str) -> str:
+        """What to say when no official wheel is known for an ABI tag and a kind of machine; empty: one is, or none at all."""
+        known = self.machines.get(machine, [])
+        if not self.wheels or interpreter in known:
+            return ""
+        there = f"there are some for {', '.join(known)}" if known else "nor any other for it"
+        return f"no official wheel of {self.package} {self.version} is known for {interpreter} on {machine}, {there}"
+
     @property
     def full_name(self) -> str:
         """The tag as every command takes it, whatever tags other frameworks have."""

@@ -119,7 +119,10 @@ def _download(release: Release, target: Target, folder: Path) -> Path:
         broken = re.findall(r"after connection broken by (.+)", finished.text + finished.error_text)
         if broken:  # pip says that there is no such release, too, when it could not ask
             reason += f" (the connection was broken by {broken[-1]})"
-        other = "; a base wheel can be given with --base" if isinstance(release, Tag) else ""
+        other = ""
+        if isinstance(release, Tag):
+            lacking = release.lacking(target.interpreter, target.machine)
+            other = f"; a base wheel can be given with --base{lacking and f'. In the catalogue {lacking}'}"
         raise DownloadFailed(
             f"pip found no wheel of {release.package} {release.version} for {target}: {reason.removeprefix('ERROR: ')}\n"
             f"  Check the network and pip's configuration (`pip config list`){other}."

@@ -1,7 +1,7 @@
 """Runs the tests inside a conda package, in environments of their own; a program of its own, which `lmsbuild conda` starts.
 
-Usage: python -m lmsbuild.programs.conda_tests PACKAGE [CHANNEL...]. Prints what the tests said, and ends with 0, with FAILED, or
-with NO_ENVIRONMENT when what the package requires could not be installed.
+Usage: python -m lmsbuild.programs.conda_tests PACKAGE [CHANNEL...]. Prints what the tests said, and ends with 0, with FAILED, with
+NO_ENVIRONMENT when what the package requires could not be installed, or with NO_TESTS.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 
 FAILED = 1
 NO_ENVIRONMENT = 3
+NO_TESTS = 4
 _SAID = "failed to setup test environment"  # as rattler-build puts it
 
 
@@ -26,7 +27,9 @@ def main(package: str, *channels: str) -> int:
     failed = [result for result in results if not result.success]
     if any(_SAID in line for result in failed for line in result.output):
         return NO_ENVIRONMENT
-    return FAILED if failed else 0
+    if failed:
+        return FAILED
+    return 0 if results else NO_TESTS
 
 
 if __name__ == "__main__":
