@@ -14,6 +14,7 @@ import tarfile
 import tempfile
 import zipfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -23,7 +24,7 @@ from bundles import attest, bundle, served
 from lmsbuild import paths
 from lmsbuild.channel import audit, channel
 from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, OutputNotWritable, PackageConflict, WrongSubdir
-from lmsbuild.published.folder import Published
+from lmsbuild.published.folder import SEEN, Published
 from stand_ins import SUBDIR, make
 
 RECIPES = paths.recipes_folder()
@@ -183,6 +184,43 @@ def test_no_package_at_all(folder: Path, tmp_path: Path) -> None:
         channel.publish(folder, [stray])
 
 
+@pytest.mark.parametrize(
+    ("name", "table"),
+    [
+        ("about", ["odd"]),
+        ("run_exports", ["odd"]),
+        ("index", None),
+        ("paths", {"paths": [{"file_mode": "text"}]}),
+        ("paths", {"paths": {"_path": "share"}}),
+    ],
+)
+def test_a_description_of_another_form(folder: Path, tmp_path: Path, name: str, table: object) -> None:
+    index = {"name": "odd", "version": "1.0", "build": "0", "build_number": 0, "subdir": SUBDIR, "depends": []}
+    package = tmp_path / "odd-1.0-0.tar.bz2"
+    with tarfile.open(package, "w:bz2") as tar:
+        for file, content in {"index": index, name: table}.items():
+            data = json.dumps(content).encode()
+            info = tarfile.TarInfo(f"info/{file}.json")
+            info.size = len(data)
+            tar.addfile(info, io.BytesIO(data))
+    with pytest.raises(DamagedPackage, match=f"an info/{name}.json that is not as it has to be"):
+        channel.publish(folder, [package])
+    assert not list(folder.glob("*/*.tar.bz2"))
+
+
+@pytest.mark.parametrize("kind", ["folder", "dangling link"])
+def test_what_is_called_like_a_package_but_is_no_file(folder: Path, tmp_path: Path, kind: str) -> None:
+    channel.publish(folder, [make(tmp_path)])
+    odd, before = folder / SUBDIR / "odd-1.0-0.conda", contents(folder)
+    if kind == "folder":
+        odd.mkdir()
+    else:
+        odd.symlink_to(tmp_path / "none")
+    with pytest.raises(BadChannel, match=f"{SUBDIR}/{odd.name} is no file: remove it"):
+        channel.publish(folder, [make(tmp_path, "other")])
+    assert contents(folder) == before
+
+
 def test_same_name_with_other_contents(folder: Path, tmp_path: Path) -> None:
     channel.publish(folder, [make(tmp_path / "first")])
     other = make(tmp_path / "second", files={"share/small.txt": b"other\n"})
@@ -295,35 +333,45 @@ def read_only() -> Iterator[Path]:
     shutil.rmtree(folder)
 
 
-def test_read_only_channel(read_only: Path, tmp_path: Path) -> None:
-    package = make(read_only / "new", "new")
-    channel.publish(read_only / "channel", [make(tmp_path)])
-    before = contents(read_only / "channel")
+@contextmanager
+def _without_rights(folder: Path) -> Iterator[None]:
+    """Runs the block as a user who may not write below the folder."""
     owner = os.geteuid()
     if owner == 0:
         os.seteuid(UNPRIVILEGED)  # for whom the permissions count
     else:
-        for place in (read_only / "channel").rglob("*"):
-            place.chmod(0o555)
+        for place in folder.rglob("*"):
+            place.chmod(place.stat().st_mode & 0o555)
     try:
-        with pytest.raises(OutputNotWritable, match="cannot write to the channel"):
-            channel.publish(read_only / "channel", [package])
+        yield
     finally:
         if owner == 0:
             os.seteuid(owner)
         else:
-            for place in (read_only / "channel").rglob("*"):
+            for place in folder.rglob("*"):
                 place.chmod(0o755)
+
+
+def test_read_only_channel(read_only: Path, tmp_path: Path) -> None:
+    package = make(read_only / "new", "new")
+    channel.publish(read_only / "channel", [make(tmp_path)])
+    before = contents(read_only / "channel")
+    refused = pytest.raises(OutputNotWritable, match="cannot write to the channel")
+    with _without_rights(read_only / "channel"), refused:
+        channel.publish(read_only / "channel", [package])
     assert contents(read_only / "channel") == before
 
 
 def test_check_finds_what_was_changed(folder: Path, tmp_path: Path) -> None:
     package = make(tmp_path, "one")
     channel.publish(folder, [package, make(tmp_path, "two", depends=["one >=2.0", "elsewhere"])])
-    with pytest.raises(BadChannel, match=r"requires 'one >=2.0', of which the channel has only 1.0 0"):
+    channel.publish(folder, [make(tmp_path, "three", depends=['one[version=">=2.0"]'])])
+    with pytest.raises(BadChannel) as caught:
         audit.check(folder, RECIPES)
+    for text in ("'one >=2.0'", "'one[version=\">=2.0\"]'"):
+        assert f"requires {text}, of which the channel has only 1.0 0" in str(caught.value)
     channel.publish(folder, [make(tmp_path, "one", "2.1")])
-    assert audit.check(folder, RECIPES) == 3
+    assert audit.check(folder, RECIPES) == 4
     (folder / SUBDIR / "repodata.json.zst").write_bytes(zstandard.compress(b"{}"))
     with pytest.raises(BadChannel, match=r"repodata.json.zst is not what repodata.json says"):
         audit.check(folder, RECIPES)
@@ -342,6 +390,35 @@ def test_damaged_index(folder: Path, tmp_path: Path) -> None:
     (folder / SUBDIR / "repodata.json").write_text("{")
     with pytest.raises(BadChannel, match="cannot be read"):
         channel.publish(folder, [])
+
+
+@pytest.mark.parametrize(
+    "table", [{"packages.conda": []}, {"packages": {"a-1-0.tar.bz2": 1}}, {"packages": {"a-1-0.tar.bz2": {"size": 1}}}]
+)
+def test_an_index_of_another_form(folder: Path, tmp_path: Path, table: object) -> None:
+    channel.publish(folder, [make(tmp_path)])
+    (folder / SUBDIR / "repodata.json").write_text(json.dumps(table))
+    with pytest.raises(BadChannel, match="is no index: put back the one that was published"):
+        channel.publish(folder, [])
+    with pytest.raises(BadChannel, match="is no index: put back the one that was published"):
+        audit.check(folder, RECIPES)
+
+
+@pytest.mark.parametrize("text", ["{", "[]", '{"small-1.0-0.conda": {"stamp": [1, 2]}}', '{"small-1.0-0.conda": 1}'])
+def test_what_is_remembered_is_found_out_again(folder: Path, tmp_path: Path, text: str) -> None:
+    channel.publish(folder, [make(tmp_path)])
+    before, seen = contents(folder), folder / SUBDIR / SEEN
+    seen.write_text(text)
+    assert channel.publish(folder, []).hashed == 1
+    assert contents(folder) == before
+
+
+def test_a_package_that_cannot_be_read(read_only: Path, tmp_path: Path) -> None:
+    folder, package = read_only / "channel", make(tmp_path)
+    channel.publish(folder, [package])
+    (folder / SUBDIR / package.name).chmod(0)
+    with _without_rights(folder), pytest.raises(BadChannel, match=f"{package.name} cannot be read: Permission denied"):
+        audit.check(folder, RECIPES)
 
 
 @pytest.mark.parametrize(

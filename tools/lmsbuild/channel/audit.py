@@ -31,7 +31,7 @@ def check(folder: Path, recipes: Path) -> int:
             findings += (f"{path.name}/{name}: {what}" for what in found)
         parts.append(index.Part(path.name, records, facts))
     findings += _check_index(folder, parts)
-    findings += _check_dependencies(folder, [part.subdir for part in parts])
+    findings += _check_dependencies(parts)
     if findings:
         shown = "\n  ".join(findings[:_LARGEST_SHOWN])
         more = f"\n  and {len(findings) - _LARGEST_SHOWN} more" if len(findings) > _LARGEST_SHOWN else ""
@@ -85,7 +85,11 @@ def _check_package(
     if not path.is_file():
         yield "the file is missing"
         return
-    found = channel.digest(path)
+    try:
+        found = channel.digest(path)
+    except DamagedPackage as error:
+        yield str(error)
+        return
     stated = channel.Digest(record.get("size", 0), record.get("md5", ""), record.get("sha256", ""))
     if found != stated:
         yield f"has {found.size} bytes and sha256 {found.sha256}, the index says {stated.size} and {stated.sha256}"
@@ -138,22 +142,18 @@ def _check_elf(name: str, elf: runpath.Elf, machine: Platform | None) -> Iterato
             yield f"{name} looks for libraries in {entry}, outside the environment"
 
 
-def _check_dependencies(folder: Path, subdirs: Iterable[str]) -> Iterator[str]:
+def _check_dependencies(parts: Iterable[index.Part]) -> Iterator[str]:
     """Whether what the channel itself has of a required package satisfies the requirement."""
     rattler = tools.rattler()
-    source = rattler.Channel(folder.resolve().as_uri())
-    packages = {
-        subdir: rattler.RepoData.from_path(folder / subdir / "repodata.json").into_repo_data(source)
-        for subdir in subdirs
-    }
+    packages = {part.subdir: part.packages for part in parts}
     for subdir, own in packages.items():
         reachable: dict[str, list[Any]] = {}
-        for other in [*own, *(packages.get(channel.NOARCH, []) if subdir != channel.NOARCH else [])]:
+        others = packages.get(channel.NOARCH, {}) if subdir != channel.NOARCH else {}
+        for other in (*own.values(), *others.values()):
             reachable.setdefault(other.name.normalized, []).append(other)
-        for package in sorted(own, key=lambda package: str(package.file_name)):
+        for file, package in sorted(own.items()):
             for text in package.depends:
-                there = reachable.get(text.split()[0].lower(), [])
-                spec = rattler.MatchSpec(text)
-                if there and not any(spec.matches(other) for other in there):
+                there = reachable.get(index.required_name(text), [])
+                if there and not any(map(rattler.MatchSpec(text).matches, there)):
                     has = ", ".join(sorted(f"{other.version} {other.build}" for other in there))
-                    yield f"{subdir}/{package.file_name}: requires {text!r}, of which the channel has only {has}"
+                    yield f"{subdir}/{file}: requires {text!r}, of which the channel has only {has}"

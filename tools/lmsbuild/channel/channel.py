@@ -22,7 +22,7 @@ from typing import Any
 from lmsbuild import report
 from lmsbuild.channel import attestations, index
 from lmsbuild.conda import package_file, tools
-from lmsbuild.errors import BadChannel, NoSuchFile, PackageConflict, WrongSubdir
+from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, PackageConflict, WrongSubdir
 from lmsbuild.published.folder import ASIDE, SEEN, Published, publishing, read_json, stamp, write
 
 NOARCH = "noarch"
@@ -96,8 +96,18 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
 
 def read_index(folder: Path) -> dict[str, dict[str, Any]]:
     """What repodata.json in the folder says of each package, by file name. Raises BadChannel when it cannot be read."""
-    table = read_table(folder / "repodata.json")
-    return {**table.get("packages", {}), **table.get("packages.conda", {})}
+    path = folder / "repodata.json"
+    table, found = read_table(path), dict[str, dict[str, Any]]()
+    for key in ("packages", "packages.conda"):
+        rows = table.get(key, {})
+        if not isinstance(rows, dict) or not all(map(_is_record, rows.values())):
+            raise BadChannel(f"{path} is no index: put back the one that was published")
+        found |= rows
+    return found
+
+
+def _is_record(row: Any) -> bool:
+    return isinstance(row, dict) and isinstance(row.get("size"), int) and isinstance(row.get("sha256"), str)
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -114,9 +124,13 @@ def subdirs(channel: Path) -> list[Path]:
 
 
 def digest(path: Path, copy: Path | None = None) -> Digest:
-    """Reads a file once: hashes it, and writes it to `copy` on the way."""
+    """Reads a file once: hashes it, and writes it to `copy` on the way. Raises DamagedPackage when it cannot be read."""
     md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
-    with path.open("rb") as source, report.progress(path.name, path.stat().st_size, is_bytes=True) as show:
+    try:
+        opened = path.open("rb")
+    except OSError as error:
+        raise DamagedPackage(f"{path} cannot be read: {error.strerror}") from error
+    with opened as source, report.progress(path.name, path.stat().st_size, is_bytes=True) as show:
         sink = copy.open("wb") if copy else None
         try:
             while chunk := source.read(_CHUNK):
@@ -160,13 +174,24 @@ def _read_folder(path: Path) -> Folder:
         left.unlink()
     if not (path / "repodata.json").exists():
         return _new_folder(path)
-    seen = read_table(path / SEEN) if (path / SEEN).exists() else {}
-    return Folder(path, read_index(path), {name: row for name, row in seen.items() if isinstance(row, dict)})
+    return Folder(path, read_index(path), _read_seen(path / SEEN))
+
+
+def _read_seen(path: Path) -> dict[str, dict[str, Any]]:
+    """What is remembered, as far as it can be read: the rest is found out again."""
+    try:
+        return {name: row for name, row in read_table(path).items() if index.are_facts(row)}
+    except BadChannel:
+        return {}
 
 
 def _index_found(folder: Folder) -> int:
     """Indexes what lies in the folder and is new; returns how many files were read. Nothing that was known may differ."""
-    there = {path.name: path.stat() for path in folder.path.iterdir() if path.name.endswith(package_file.SUFFIXES)}
+    files = [path for path in folder.path.iterdir() if path.name.endswith(package_file.SUFFIXES)]
+    for path in sorted(files):
+        if path.name not in folder.records and not path.is_file():
+            raise BadChannel(f"{folder.subdir}/{path.name} is no file: remove it, or put the package there")
+    there = {path.name: path.stat() for path in files if path.is_file()}
     gone = sorted(set(folder.records) - set(there))
     if gone:
         raise BadChannel(

@@ -54,7 +54,7 @@ class Part:
 def facts(described: Mapping[str, Any]) -> dict[str, Any]:
     """What the index needs of a package beside its record."""
     about, rows = described.get("about", {}), described.get("paths", {}).get("paths", [])
-    modes = {row.get("file_mode") for row in rows if row.get("prefix_placeholder")}
+    modes = [row.get("file_mode") for row in rows if row.get("prefix_placeholder")]
     names = [row["_path"] for row in rows]
     flags = {f"{mode}_prefix": mode in modes for mode in ("binary", "text")}
     flags |= {key: any(name.startswith(f"etc/conda/{key}/") for name in names) for key in _ACTIVATION}
@@ -64,6 +64,17 @@ def facts(described: Mapping[str, Any]) -> dict[str, Any]:
         "flags": flags,
         "run_exports": described.get("run_exports") or {},
     }
+
+
+def are_facts(row: Any) -> bool:
+    """Whether this is what `facts` makes, which was written and read back."""
+    return isinstance(row, dict) and all(isinstance(row.get(key), dict) for key in ("about", "flags", "run_exports"))
+
+
+def required_name(text: str) -> str:
+    """The package that a requirement is for, in lower case; empty: it names none."""
+    named = _NAME.match(text)
+    return named[1].lower() if named else ""
 
 
 def record(file: str, index: Mapping[str, Any]) -> dict[str, Any]:
@@ -154,8 +165,7 @@ def _current(part: Part) -> set[str]:
     while left:
         for text in set(packages[left.pop()].depends) - met:
             met.add(text)
-            named = _NAME.match(text)
-            files = by_name.get(named[1].lower(), []) if named else []
+            files = by_name.get(required_name(text), [])
             wanted = rattler.MatchSpec(text)
             taken = [file for file in files if wanted.matches(packages[file])]
             if taken and kept.isdisjoint(taken):

@@ -69,13 +69,21 @@ def read_description(path: Path) -> dict[str, Any]:
         for member in members(path, only_info=True):
             if member.name in wanted and member.file:
                 found[wanted[member.name]] = json.load(member.file)
-    stated = found.get("index")
-    if not isinstance(stated, dict):
+    if "index" not in found:
         raise DamagedPackage(f"{path.name} has no {_INFO}index.json: it is no conda package")
+    for name, table in found.items():
+        if not isinstance(table, dict) or (name == "paths" and not _lists_paths(table)):
+            raise DamagedPackage(f"{path.name} has an {_INFO}{name}.json that is not as it has to be: build it again")
+    stated = found["index"]
     own = Identity(*(str(stated.get(key, "")) for key in ("name", "version", "build")))
     if own != named:
         raise DamagedPackage(f"{path.name} says that it is {own}: keep the name under which it was built")
     return found
+
+
+def _lists_paths(table: dict[str, Any]) -> bool:
+    rows = table.get("paths", [])
+    return isinstance(rows, list) and all(isinstance(row, dict) and isinstance(row.get("_path"), str) for row in rows)
 
 
 def members(path: Path, *, only_info: bool = False) -> Iterator[Member]:
