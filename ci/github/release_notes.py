@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--changelog", type=Path, default=CHANGELOG, help="another file")
     options = parser.parse_args()
     try:
-        print(section(options.changelog.read_text(), options.version.removeprefix("v")))
+        print(section(options.changelog.read_text(encoding="utf-8"), options.version.removeprefix("v")))
     except (OSError, ValueError) as error:
         sys.exit(f"error: {options.changelog}: {error}")
 

@@ -26,6 +26,8 @@ from lmsbuild.wheel.wheel import WheelFile
 from row_shop import NAMES, PYTHONS, SUBDIR, RowShop, leftovers, runs, wait_for
 from workshop import DRIVE, Workshop
 
+PRELOAD = DRIVE.with_name("dask_worker.py")
+
 
 @pytest.fixture
 def shop(workshop: Workshop, stand_in: dict[str, synthetic.Member], monkeypatch: pytest.MonkeyPatch) -> RowShop:
@@ -130,6 +132,12 @@ def test_sudden_death_ends_the_tool_and_the_next_run_goes_on(shop: RowShop) -> N
     assert leftovers(shop.workshop.output) == []
 
 
+def test_an_empty_address_builds_nothing_here(shop: RowShop) -> None:
+    done = shop.workshop.run(*shop.words("--dask", ""))
+    assert (done.returncode, _wheels(shop)) == (NoCluster.exit_code, {})
+    assert "--dask has an empty address" in done.stderr
+
+
 def test_a_terminal_shows_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     rows = [matrix.Row("pytorch", "v2.13.0", "torch", f"3.{minor}", "linux-64", "wheel") for minor in (11, 12, 13)]
     followed = board.Board(3)
@@ -179,7 +187,9 @@ def _dask(*words: str | Path, environment: dict[str, str]) -> subprocess.Popen[s
 
 
 @contextmanager
-def _cluster(shop: RowShop, workers: int, **settings: str) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
+def _cluster(
+    shop: RowShop, workers: int, preload: Path = PRELOAD, **settings: str
+) -> Iterator[tuple[str, list[subprocess.Popen[str]]]]:
     """A scheduler's address, and the processes of it and its workers, which have the compiler that waits."""
     place = shop.workshop.folder / "scheduler.json"
     environment = {
@@ -195,7 +205,6 @@ def _cluster(shop: RowShop, workers: int, **settings: str) -> Iterator[tuple[str
     started = [_dask("scheduler", *common, "--host", "127.0.0.1", "--port", "0", environment=environment)]
     try:
         wait_for(place.exists)
-        preload = DRIVE.with_name("dask_worker.py")
         words = ("worker", *common, "--nthreads", "1", "--no-nanny", "--preload", preload)
         folders = [shop.workshop.folder / f"worker-{number}" for number in range(workers)]
         started += [_dask(*words, "--local-directory", folder, environment=environment) for folder in folders]
@@ -223,6 +232,20 @@ def test_a_lost_workers_row_is_built_by_another_and_a_failure_is_not_tried_again
     assert len(_wheels(shop)) == 2
     assert shop.workshop.run(*shop.words("--name", NAMES[0], "--name", NAMES[1])).returncode == 0
     assert shop.states() == ["up to date", "up to date"]
+
+
+def test_a_worker_without_the_tool_says_so_and_lives_on(shop: RowShop) -> None:
+    """It may be somebody else's, with work of theirs."""
+    preload = shop.workshop.folder / "without.py"
+    preload.write_text("import sys\n\nsys.modules['lmsbuild'] = None\n")
+    with _cluster(shop, 1, preload) as (address, (_, worker)):
+        done = shop.workshop.run(*shop.words("--dask", address))
+        assert worker.poll() is None
+    assert done.returncode == RowsFailed.exit_code, done.stderr
+    assert shop.states() == ["failed"] * 3
+    assert "1 worker at" in done.stderr
+    for name in NAMES:
+        assert shop.report()[name]["reason"].startswith("a worker cannot import lmsbuild, install it there")
 
 
 @pytest.mark.skipif(not samples.FULL, reason="LMS_TEST_FULL=1 loses all workers, and the scheduler")
@@ -269,6 +292,8 @@ def test_what_a_cluster_needs_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
         list(cluster.build([], "tcp://127.0.0.1:9"))
     with pytest.raises(NoCluster, match="no Dask scheduler answers at nonsense://x"):
         list(cluster.build([], "nonsense://x"))
+    with pytest.raises(NoCluster, match="--dask has an empty address"):
+        list(cluster.build([], ""))
     monkeypatch.setitem(sys.modules, "distributed", None)
     with pytest.raises(NoCluster, match=r"pip install 'lmsbuild\[dask\]'"):
         list(cluster.build([], "tcp://127.0.0.1:9"))

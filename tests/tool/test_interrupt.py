@@ -70,14 +70,21 @@ def test_compilers_die_with_the_run(workshop: Workshop) -> None:
     marks = workshop.folder / "marks"
     marks.mkdir()
     compiler = workshop.folder / "slow-compiler"
-    compiler.write_text(f'#!/bin/sh\nsleep 600 &\necho $! > "{marks}/$$"\nwait\n')
+    compiler.write_text(f'#!/bin/sh\nmktemp\nsleep 600 &\necho $! > "{marks}/$$"\nwait\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
+    temporary = workshop.folder / "temporary"
+    temporary.mkdir()
     words = ["pytorch", "v2.13.0", "--base-wheel", str(workshop.base), "--output", str(workshop.output)]
     process = subprocess.Popen(
         [sys.executable, DRIVE, workshop.patches, "0", "-", *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
-        env={**os.environ, "CXX": str(compiler), "LMSBUILD_CACHE": str(workshop.cache)},
+        env={
+            **os.environ,
+            "CXX": str(compiler),
+            "LMSBUILD_CACHE": str(workshop.cache),
+            "TMPDIR": str(temporary),
+        },
         text=True,
     )
     with process:
@@ -88,7 +95,7 @@ def test_compilers_die_with_the_run(workshop: Workshop) -> None:
     assert process.returncode == 130, errors
     started = [int(mark.name) for mark in marks.iterdir()] + [int(mark.read_text()) for mark in marks.iterdir()]
     _wait_for(lambda: not any(_runs(number) for number in started))
-    assert _leftovers(workshop) == []
+    assert (_leftovers(workshop), list(temporary.iterdir())) == ([], [])
 
 
 def test_runs_at_once_into_one_folder_all_succeed(workshop: Workshop) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import platform
 import re
 from collections import Counter
 from dataclasses import asdict
@@ -14,7 +15,7 @@ from lmsbuild import paths
 from lmsbuild.catalogue import catalogue, debian_builds
 from lmsbuild.cli import cli
 from lmsbuild.errors import AmbiguousTag, Failure, NothingToBuild, UnknownPackage, UnknownTag, WrongPlatform
-from lmsbuild.matrix import matrix, stamp
+from lmsbuild.matrix import build_all, matrix, stamp
 from lmsbuild.matrix.matrix import Filters, Row
 
 PATCHES, RECIPES = paths.patches_folder(), paths.recipes_folder()
@@ -117,6 +118,9 @@ def test_shards_are_all_rows_once() -> None:
         ({"names": ["torch-v2.13.0-py3.12-linux-64-weel"]}, NothingToBuild, "torch-v2.13.0-py3.12-linux-64-wheel"),
         ({"shard": "0/4"}, NothingToBuild, "1/4"),
         ({"shard": "5/4"}, NothingToBuild, "1/4"),
+        ({"tags": ["pytorch:v2.13.0"], "shard": "99/100"}, NothingToBuild, "the filters leave .*: take fewer parts"),
+        ({"pythons": ["py312"]}, NothingToBuild, "for --python 'py312': there are 3.7, 3.8,"),
+        ({"pythons": ["3.12", "3.99"]}, NothingToBuild, "for --python '3.99'"),
     ],
 )
 def test_what_there_is_not_is_said(filters: dict[str, object], error: type[Failure], said: str) -> None:
@@ -129,6 +133,16 @@ def test_the_command_prints_one_line_that_a_workflow_takes() -> None:
     assert done.exit_code == 0
     (row, other) = _select(tags=["pytorch:v2.13.0"], pythons=["3.12"], kinds=["conda"])
     assert done.stdout == json.dumps({"include": [{"name": each.name, **asdict(each)} for each in (row, other)]}) + "\n"
+
+
+def test_build_all_takes_a_row_by_its_name_for_whatever_platform(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked: list[list[str]] = []
+    monkeypatch.setattr(build_all, "build", lambda options: asked.append([row.name for row in options.rows]) or [])
+    name = "torch-v2.13.0-py3.12-linux-aarch64-wheel"
+    for words in (["--name", name], ["--package", "torch", "--tag", "v2.13.0", "--python", "3.12"]):
+        assert CliRunner().invoke(cli, ["build-all", *words]).exit_code == 0
+    others = [row.name for row in _select(tags=["pytorch:v2.13.0"], pythons=["3.12"], platforms=[platform.machine()])]
+    assert asked == [[name], others]
 
 
 @pytest.mark.parametrize("filters", [{}, {"kinds": ["wheel"]}])

@@ -22,6 +22,7 @@ from lmsbuild.errors import (
     NoSuchFile,
     NotACheckout,
     StalePatch,
+    WrongPlatform,
     disk_failures,
 )
 from lmsbuild.full import full, plan
@@ -145,7 +146,13 @@ def _build(
         return
     if source_ or jobs or resume or dry_run:
         raise click.UsageError("--source, --jobs, --resume and --dry-run are for --mode full; a graft needs no source")
-    target = target_on(find_platform(paths.recipes_folder(), platform), python) if platform else target_for(python)
+    where = find_platform(paths.recipes_folder(), platform) if platform else None
+    if where and base_wheel is None and tag.machines and where.machine not in tag.machines:
+        raise WrongPlatform(
+            f"there is no official wheel of {tag.package} {tag.version} for {where.subdir}: give a wheel that others built with "
+            "--base, or take `lmsbuild conda`, which knows what else there is; docs/tags.md has a table"
+        )
+    target = target_on(where, python) if where else target_for(python)
     click.echo(graft.build(graft.Options(tag, target, patches, cache, output, base_wheel)))
 
 

@@ -76,11 +76,15 @@ def run(
 
 
 def run_all(
-    commands: Sequence[Sequence[str | Path]], *, folder: Path, on_finish: Callable[[int], None]
+    commands: Sequence[Sequence[str | Path]],
+    *,
+    folder: Path,
+    environment: Mapping[str, str] | None = None,
+    on_finish: Callable[[int], None],
 ) -> list[Finished]:
     """Runs programs side by side, as many at a time as there are processors; `on_finish` gets how many are done."""
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        futures = [pool.submit(run, arguments, folder=folder) for arguments in commands]
+        futures = [pool.submit(run, arguments, folder=folder, environment=environment) for arguments in commands]
         try:
             for done, _ in enumerate(as_completed(futures), start=1):
                 on_finish(done)

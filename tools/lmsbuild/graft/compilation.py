@@ -84,7 +84,8 @@ def compile_sources(
             objects[source] = scratch / f"{Path(source).stem}.o"
             macros = [f"-D{macro}" for macro in library.cuda_define if source in library.cuda_sources]
             commands.append([*cxx, *flags, *macros, *own, "-c", tree.patched / source, "-o", objects[source]])
-    for finished in command.run_all(commands, folder=scratch, on_finish=on_done):
+    environment = {**os.environ, "TMPDIR": str(scratch)}  # a compiler that is killed leaves its temporary files there
+    for finished in command.run_all(commands, folder=scratch, environment=environment, on_finish=on_done):
         _check(finished, tree.patched)
     for library in libraries:
         if library.decorator:

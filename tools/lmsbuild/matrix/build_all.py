@@ -63,7 +63,7 @@ def _outcomes(options: Options, output: Path, shown: board.Board) -> Iterator[Ou
             yield Outcome(row, "up to date", products=tuple(products))
         else:
             jobs.append(Job(row, output, options.conda, made_from))
-    if jobs and options.scheduler:
+    if jobs and options.scheduler is not None:
         yield from cluster.build(jobs, options.scheduler)
     elif jobs:
         yield from local.build(jobs, options.at_once, shown)

@@ -9,10 +9,11 @@ from __future__ import annotations
 import logging
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
+from uuid import uuid4
 
 from lmsbuild import report
 from lmsbuild.errors import NoCluster
-from lmsbuild.matrix import build_row
+from lmsbuild.matrix import build_row, remote
 from lmsbuild.matrix.build_row import Job, Outcome
 
 if TYPE_CHECKING:
@@ -25,7 +26,8 @@ def build(jobs: Sequence[Job], address: str) -> Iterator[Outcome]:
     """Yields what became of each row, as it is known. Raises NoCluster."""
     with _connect(address) as client:
         workers = len(client.nthreads())
-        report.note(f"{workers} workers at {address}" if workers else f"{address} has no worker yet: rows wait for one")
+        number = f"{workers} worker{'s' if workers > 1 else ''}"
+        report.note(f"{number} at {address}" if workers else f"{address} has no worker yet: rows wait for one")
         yield from _collect(client, address, jobs)
 
 
@@ -34,6 +36,10 @@ def _connect(address: str) -> Client:
         from distributed import Client
     except ImportError as error:
         raise NoCluster("--dask needs Dask: `pip install 'lmsbuild[dask]'`, here and on every worker") from error
+    if not address:  # Dask would start a cluster here
+        raise NoCluster(
+            "--dask has an empty address: give the one that `dask scheduler` prints, such as tcp://10.0.0.1:8786"
+        )
     # It shows tracebacks of what is said here in a sentence.
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)
     try:
@@ -49,7 +55,10 @@ def _collect(client: Client, address: str, jobs: Sequence[Job]) -> Iterator[Outc
     from distributed import as_completed
 
     # The first in the list come first: the wheels, which packages are made from.
-    futures = {client.submit(build_row.run, job, pure=False, priority=-i): job for i, job in enumerate(jobs)}
+    futures = {}
+    for i, job in enumerate(jobs):
+        named = {"key": f"{job.row.name}-{uuid4().hex}", "priority": -i}
+        futures[client.submit(eval, remote.EXPRESSION, {"job": remote.packed(job)}, pure=False, **named)] = job
     try:
         for future in as_completed(futures):
             yield _outcome(future, futures[future], address)
@@ -62,7 +71,7 @@ def _outcome(future: Future, job: Job, address: str) -> Outcome:
     from distributed import KilledWorker
 
     if future.status == "finished":
-        return verified(future.result(), job)
+        return verified(remote.outcome(future.result()), job)
     if future.status != "error":
         raise NoCluster(
             f"the scheduler at {address} went away: what is built stays; the same command goes on with the rest"

@@ -64,14 +64,15 @@ def build_rows(
     test: bool,
     **asked: str | tuple[str, ...],
 ) -> None:
-    """Build all that can be built and is not up to date in --output; without --platform, for this kind of machine.
+    """Build all that can be built and is not up to date in --output; without --platform or --name, for this kind of machine.
 
     A row that fails does not stop the others. After an interruption, the same command goes on.
     """
-    if scheduler and jobs:
+    if scheduler is not None and jobs:
         raise click.UsageError("--jobs is for this machine; with --dask, each thread of a worker builds a row")
     recipes = paths.recipes_folder()
-    asked["platforms"] = asked["platforms"] or (find_platform(recipes, target_for(None).machine).subdir,)
+    if not asked["platforms"] and not asked["names"]:
+        asked["platforms"] = (find_platform(recipes, target_for(None).machine).subdir,)
     rows = matrix.select(paths.patches_folder(), recipes, Filters(**asked))  # type: ignore[arg-type]
     conda = [word for channel in channels for word in ("--channel", channel)] + ([] if test else ["--no-test"])
     outcomes = build_all.build(build_all.Options(rows, output, jobs or 1, scheduler, tuple(conda)))

@@ -85,14 +85,22 @@ def select(patches: Path, recipes: Path, filters: Filters) -> list[Row]:
     for name in filters.names:
         if name not in known:
             raise NothingToBuild(f"there is no row {name!r}.{catalogue.nearest(name, known)} `lmsbuild matrix` has all")
+    pythons = {row.python: minor_of(row.python) for row in everything}
+    for python in filters.pythons:
+        if python not in pythons:
+            there = ", ".join(sorted(pythons, key=lambda known: (pythons[known], known)))
+            raise NothingToBuild(f"nothing can be built for --python {python!r}: there are {there}")
     found = [row for row in everything if _passes(row, wanted)]
-    if filters.shard:
-        found = shard(found, *_shard(filters.shard))
     if not found:
         raise NothingToBuild(
             "none of what can be built is what the filters ask for: `lmsbuild list` shows the tags and their official wheels"
         )
-    return found
+    if not filters.shard:
+        return found
+    part = shard(found, *_shard(filters.shard))
+    if not part:
+        raise NothingToBuild(f"--shard {filters.shard} has no row, as the filters leave {len(found)}: take fewer parts")
+    return part
 
 
 def shard(rows: Sequence[Row], part: int, parts: int) -> list[Row]:
