@@ -172,6 +172,19 @@ def test_corrupt_package(folder: Path, tmp_path: Path) -> None:
     assert not list(folder.glob("linux-*/*.conda"))
 
 
+def test_a_folder_that_is_no_channel(folder: Path, tmp_path: Path) -> None:
+    with pytest.raises(NoSuchFile, match=f"there is no channel in {folder}: name packages that go there"):
+        channel.publish(folder, [])
+    assert not folder.exists()
+    package = make(tmp_path)
+    channel.publish(folder, [package])
+    before = contents(folder)
+    for packages in ([], [package]):
+        with pytest.raises(BadChannel, match="for one platform of a channel: give the one above"):
+            channel.publish(folder / SUBDIR, packages)
+    assert contents(folder) == before
+
+
 def test_no_package_at_all(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile):
         channel.publish(folder, [tmp_path / "none-1-0.conda"])
@@ -251,8 +264,7 @@ def test_wrong_subdir(folder: Path, tmp_path: Path) -> None:
         channel.publish(folder, [package])
     with pytest.raises(WrongSubdir, match="for Linux only"):
         channel.publish(folder, [make(tmp_path / "mac", subdir="osx-arm64")])
-    channel.publish(folder, [])
-    (folder / SUBDIR).mkdir(exist_ok=True)
+    (folder / SUBDIR).mkdir(parents=True)
     shutil.copyfile(package, folder / SUBDIR / package.name)
     with pytest.raises(WrongSubdir, match="move it there"):
         channel.publish(folder, [])

@@ -199,6 +199,7 @@ def test_conda_build_makes_the_package(base_python: Callable[[str], Path], run: 
     wheel = small_wheels.write(tmp_path)
     own = packager.build(packager.Options(wheel, recipes, tmp_path / "dist", (), test=False, level=1))
     recipe = packager.prepare(wheel, recipes, tmp_path / "package")
+    (tmp_path / "none/noarch").mkdir(parents=True)
     channel.publish(tmp_path / "none", [])
     channels = ("--override-channels", "--channel", (tmp_path / "none").as_uri())
     run("build", recipe, "-m", recipe / "variants.yaml", "--no-test", *channels)

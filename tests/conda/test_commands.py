@@ -148,6 +148,10 @@ def test_a_channel_without_what_is_required(tmp_path: Path) -> None:
     refused(run("test", kept, "--channel", str(tmp_path / "channel")), UnsolvableTest, "No candidates were found")
 
 
+def test_a_package_that_is_not_there(tmp_path: Path) -> None:
+    refused(run("test", tmp_path / "none.conda"), NoSuchFile, f"there is no file {tmp_path / 'none.conda'}")
+
+
 def test_a_package_without_tests(tmp_path: Path) -> None:
     (tmp_path / "packages").mkdir()
     package = make(tmp_path / "packages", "plain", "1.0", subdir="linux-64")

@@ -213,6 +213,11 @@ def test_other_places_of_a_wheel(tmp_path: Path) -> None:
     odd = small_wheels.write(tmp_path, files={f"{data}/headers/x.h": b""})
     with pytest.raises(WrongPlatform, match="files for 'headers'"):
         packager.prepare(odd, RECIPES, tmp_path / "other")
+    assert not (tmp_path / "other").exists()
+    (tmp_path / "mine").mkdir()
+    with pytest.raises(WrongPlatform):
+        packager.prepare(odd, RECIPES, tmp_path / "mine")
+    assert not list((tmp_path / "mine").iterdir())
 
 
 def test_the_folder_is_complete_for_other_builders(tmp_path: Path) -> None:

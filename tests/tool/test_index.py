@@ -238,12 +238,21 @@ def test_wheel_under_another_name(folder: Path, tmp_path: Path) -> None:
     refused(tmp_path / "names", named, DamagedWheel, "is not the name of a wheel")
 
 
+def test_wheel_that_was_named_for_another_interpreter(folder: Path, tmp_path: Path) -> None:
+    made = wheel(tmp_path)
+    refused(
+        folder, made.rename(tmp_path / made.name.replace("-py3-", "-cp312-")), DamagedWheel, "is not for cp312-none"
+    )
+
+
 def test_no_wheel_at_all(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile, match="there is no wheel in"):
         index.publish(folder)
     assert not folder.exists()
     with pytest.raises(NoSuchFile, match="there is no file"):
         index.publish(folder, [tmp_path / "none-1-py3-none-any.whl"])
+    with pytest.raises(NoSuchFile, match="there is no file"):
+        index.publish(folder, [tmp_path / "none.whl"])
 
 
 def test_links_are_refused_where_they_could_lead_elsewhere(folder: Path, tmp_path: Path) -> None:
@@ -292,6 +301,15 @@ def test_damaged_page(folder: Path, tmp_path: Path) -> None:
     (folder / "torch/index.json").write_text('{"files": [{"filename": "x"}]}')
     with pytest.raises(BadChannel, match="put back the one that was published"):
         index.publish(folder)
+
+
+def test_what_is_remembered_is_found_out_again(folder: Path, tmp_path: Path) -> None:
+    index.publish(folder, [wheel(tmp_path)])
+    before = contents(folder)
+    for text in ("{", "[]", '{"x": 1}'):
+        (folder / SEEN).write_text(text)
+        assert index.publish(folder).hashed == 1
+        assert contents(folder) == before
 
 
 def run(folder: Path, *wheels: Path) -> subprocess.CompletedProcess[str]:

@@ -65,6 +65,24 @@ def test_sudden_death_leaves_the_older_wheel_whole(workshop: Workshop) -> None:
         wheel.verify(lambda name: None, lambda done: None)
 
 
+def test_an_interruption_while_the_tool_is_loaded() -> None:
+    """It takes a second in which nothing is there yet that could be cleaned up."""
+    program = """import os, runpy, signal, sys
+
+class Interrupt:
+    def find_spec(self, name, path=None, target=None):
+        if name == "lmsbuild.cli":
+            os.kill(os.getpid(), signal.SIGINT)
+
+sys.meta_path.insert(0, Interrupt())
+runpy.run_module("lmsbuild", run_name="__main__")
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, "list"], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
 def test_compilers_die_with_the_run(workshop: Workshop) -> None:
     """A compiler that never ends, with a child of its own, is gone when Ctrl-C has ended the tool."""
     marks = workshop.folder / "marks"

@@ -1,6 +1,16 @@
-"""`python -m lmsbuild`."""
+"""`lmsbuild`, and `python -m lmsbuild`."""
 
-from lmsbuild.cli import main
+import sys
+
+
+def main() -> None:
+    try:
+        from lmsbuild import cli  # a second and more, in which the user may give up
+    except KeyboardInterrupt:
+        print("error: interrupted", file=sys.stderr)
+        sys.exit(130)
+    cli.main()
+
 
 if __name__ == "__main__":
     main()

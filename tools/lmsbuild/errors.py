@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 _NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-_NOT_WRITABLE = (
+NOT_WRITABLE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),  # a file where a folder has to be, and the like
 )
@@ -415,7 +415,7 @@ def disk_failures(*places: object) -> Iterator[None]:
         place = error.filename or " or ".join(map(str, places))
         if error.errno in _NO_SPACE:
             raise NoSpace(place, str(error.strerror)) from error
-        if error.errno in _NOT_WRITABLE:
+        if error.errno in NOT_WRITABLE:
             raise OutputNotWritable(
                 f"cannot write {place}: {error.strerror}; choose other folders with --output and LMSBUILD_CACHE"
             ) from error

@@ -23,7 +23,7 @@ from lmsbuild import report
 from lmsbuild.channel import attestations, index
 from lmsbuild.conda import package_file, tools
 from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, PackageConflict, WrongSubdir
-from lmsbuild.published.folder import ASIDE, SEEN, Published, publishing, read_json, stamp, write
+from lmsbuild.published.folder import ASIDE, SEEN, Published, publishing, read_json, read_seen, stamp, write
 
 NOARCH = "noarch"
 _COMMAND = "lmsbuild channel publish"
@@ -62,6 +62,13 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
     or where it is given. Either all are added or none is. Raises
     DamagedPackage, WrongSubdir, PackageConflict, BadAttestation, BadChannel, NoSuchFile or OutputNotWritable.
     """
+    packages = list(packages)
+    if (channel / "repodata.json").exists():
+        raise BadChannel(f"{channel} is the folder for one platform of a channel: give the one above")
+    if not packages and not _subdirs(channel):
+        raise NoSuchFile(
+            f"there is no channel in {channel}: name packages that go there, `{_COMMAND} {channel} PACKAGE`"
+        )
     with publishing(channel, "channel"):
         folders = {path.name: _read_folder(path) for path in _subdirs(channel)}
         before = {name: set(folder.records) for name, folder in folders.items()}
@@ -174,15 +181,8 @@ def _read_folder(path: Path) -> Folder:
         left.unlink()
     if not (path / "repodata.json").exists():
         return _new_folder(path)
-    return Folder(path, read_index(path), _read_seen(path / SEEN))
-
-
-def _read_seen(path: Path) -> dict[str, dict[str, Any]]:
-    """What is remembered, as far as it can be read: the rest is found out again."""
-    try:
-        return {name: row for name, row in read_table(path).items() if index.are_facts(row)}
-    except BadChannel:
-        return {}
+    seen = read_seen(path / SEEN, _COMMAND)
+    return Folder(path, read_index(path), {name: row for name, row in seen.items() if index.are_facts(row)})
 
 
 def _index_found(folder: Folder) -> int:

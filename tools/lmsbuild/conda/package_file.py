@@ -62,6 +62,8 @@ def read_description(path: Path) -> dict[str, Any]:
 
     Checks that index.json names the package as its file is named. Raises DamagedPackage or NoSuchFile.
     """
+    if not path.is_file():
+        raise NoSuchFile(f"there is no file {path}")
     named = identity(path.name)
     wanted = {f"{_INFO}{name}.json": name for name in ("index", "paths", "run_exports", "about")}
     found: dict[str, Any] = {}

@@ -122,7 +122,7 @@ def prepare(wheel: Path, recipes: Path, folder: Path, requires: Sequence[str] = 
     Raises FolderInUse, DamagedWheel, TamperedWheel, UnknownRequirement, WrongPlatform or WrongVersion.
     """
     check_new(folder)
-    recipe = folder / "recipe"
+    was_there, recipe = folder.exists(), folder / "recipe"
     try:
         with disk_failures(folder), WheelFile(wheel) as file:
             target = layout(file.name, wheel.name, recipes)
@@ -134,6 +134,8 @@ def prepare(wheel: Path, recipes: Path, folder: Path, requires: Sequence[str] = 
             copy_licenses(folder / "tree" / target.packages, file.dist_info, recipe / "licenses")
     except BaseException:
         shutil.rmtree(folder, ignore_errors=True)
+        if was_there:
+            folder.mkdir()
         raise
     return recipe
 

@@ -13,9 +13,11 @@ import shutil
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from email.parser import HeaderParser
 from pathlib import Path
 
 from packaging.metadata import parse_email
+from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -23,7 +25,7 @@ from lmsbuild import report, workspace
 from lmsbuild.errors import BadChannel, DamagedWheel, FolderInUse, NoSuchFile, PackageConflict
 from lmsbuild.index import pages
 from lmsbuild.index.pages import Row
-from lmsbuild.published.folder import SEEN, Published, publishing, read_json, stamp, write
+from lmsbuild.published.folder import SEEN, Published, publishing, read_json, read_seen, stamp, write
 from lmsbuild.wheel.wheel import WheelFile, file_sha256, parse_name
 
 _COMMAND = "lmsbuild index"
@@ -64,6 +66,8 @@ def _wheels_in(folder: Path) -> list[Path]:
 def _read(folder: Path, wheels: Sequence[Path]) -> _Index:
     """What is there of an index in the folder, which takes these wheels."""
     root = folder / "index.json"
+    if missing := [wheel for wheel in wheels if not wheel.is_file()]:
+        raise NoSuchFile(f"there is no file {missing[0]}")
     named = {parse_name(path).package for path in (*_wheels_in(folder), *wheels)}
     rows: dict[str, Row] = {}
     try:
@@ -84,8 +88,7 @@ def _read(folder: Path, wheels: Sequence[Path]) -> _Index:
             "published, or give another folder"
         ) from error
     _check_page(folder / "index.html")
-    seen = folder / SEEN
-    return _Index(folder, rows, read_json(seen, _COMMAND) if seen.exists() else {})
+    return _Index(folder, rows, read_seen(folder / SEEN, _COMMAND))
 
 
 def _check_page(path: Path) -> None:
@@ -119,8 +122,6 @@ def _index_found(index: _Index) -> int:
 
 def _take(wheel: Path, index: _Index, scratch: Path) -> int:
     """Copies a wheel into `scratch` and indexes the copy; returns how many files were read."""
-    if not wheel.is_file():
-        raise NoSuchFile(f"there is no file {wheel}")
     if wheel.resolve() == (index.folder / wheel.name).resolve():
         return 0  # indexed where it lies
     if known := index.rows.get(wheel.name):
@@ -154,6 +155,7 @@ def _add(index: _Index, wheel: Path) -> None:
                 f"{wheel.name} says that it is {stated.get('name')} {stated.get('version')}: keep the name under which it "
                 "was published"
             )
+        _check_tags(file)
         with report.progress(f"verify {wheel.name}", file.total_size(), is_bytes=True) as show:
             file.verify(lambda name: None, show)
     index.rows[wheel.name] = Row(
@@ -164,6 +166,17 @@ def _add(index: _Index, wheel: Path) -> None:
         requires_python=stated.get("requires_python", ""),
     )
     index.metadata[wheel.name] = metadata
+
+
+def _check_tags(wheel: WheelFile) -> None:
+    """Raises DamagedWheel when the name promises another interpreter or ABI than what is in the wheel."""
+    stated = HeaderParser().parsestr(wheel.read(f"{wheel.dist_info}/WHEEL").decode()).get_all("Tag", [])
+    built_for = {(tag.interpreter, tag.abi) for text in stated for tag in parse_tag(text)}
+    if lacking := {(tag.interpreter, tag.abi) for tag in wheel.name.tags} - built_for:
+        named = ", ".join(sorted("-".join(pair) for pair in lacking))
+        raise DamagedWheel(
+            f"{wheel.path.name} is not for {named}, as its WHEEL says: keep the name under which it was published"
+        )
 
 
 def _conflict(name: str, what: str) -> PackageConflict:

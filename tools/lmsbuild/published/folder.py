@@ -6,7 +6,6 @@ once is not hashed again while its size and date stay the same; `lmsbuild-index.
 
 from __future__ import annotations
 
-import errno
 import json
 import os
 from collections.abc import Iterator
@@ -15,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.errors import BadChannel, OutputNotWritable, disk_failures
+from lmsbuild.errors import NOT_WRITABLE, BadChannel, OutputNotWritable, disk_failures
 from lmsbuild.lock import locked
 
 ASIDE = ".lmsbuild-"  # begins the name of a file that is not complete
@@ -58,6 +57,14 @@ def read_json(path: Path, written_by: str) -> dict[str, Any]:
     return found
 
 
+def read_seen(path: Path, written_by: str) -> dict[str, Any]:
+    """What is remembered of files, by name; nothing when it cannot be read, as it is found out again then."""
+    try:
+        return read_json(path, written_by)
+    except BadChannel:
+        return {}
+
+
 def write(path: Path, data: bytes) -> None:
     """Writes a file aside, and moves it to its place in one step; one that says this already is left as it is.
 
@@ -82,9 +89,9 @@ def _writable(folder: Path, kind: str) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        if error.errno not in (errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST):
+        if error.errno not in NOT_WRITABLE:
             raise
         raise OutputNotWritable(
-            f"cannot write to the {kind} {folder}: {error.strerror} ({error.filename}); what it had is as it was. Run as a "
-            "user who may write there"
+            f"cannot write to the {kind} {folder}: {error.strerror} ({error.filename}); what it had is as it was. Mend "
+            "that, or run as a user who may write there"
         ) from error
