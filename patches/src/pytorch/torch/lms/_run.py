@@ -124,7 +124,7 @@ def _free_of_places() -> None:
     """Lets the process use every processor again: where OMP_PROC_BIND is set OpenMP, which came with torch, has bound
     this thread to the first of its places, and the program would inherit that.
     """
-    openmp = ctypes.CDLL(None)
+    openmp = ctypes.CDLL(torch._C.__file__)  # and all that it needs; a build need not make OpenMP's names global
     if not hasattr(openmp, "omp_get_place_proc_ids"):
         return
     processors: set[int] = set()
