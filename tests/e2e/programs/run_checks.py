@@ -1,4 +1,4 @@
-"""run_checks.py MODULE NAME...: runs each named check of a module in a forked process of its own, two at a time.
+"""run_checks.py MODULE [NAME...]: runs the named checks of a module, or all, each in a forked process, two at a time.
 
 The framework, which LMS_TEST_FRAMEWORK names, is imported once, before the forks, and LMS is never enabled in the
 parent: every check starts from scratch, and one that crashes takes no other with it. Prints one JSON object a line:
@@ -70,4 +70,5 @@ def main(module: str, names: list[str]) -> None:
 
 if __name__ == "__main__":
     importlib.import_module(os.environ.get("LMS_TEST_FRAMEWORK", "torch"))
-    main(sys.argv[1], sys.argv[2:])
+    every = [name for name in vars(importlib.import_module(sys.argv[1])) if name.startswith("check_")]
+    main(sys.argv[1], sys.argv[2:] or every)
