@@ -22,7 +22,7 @@ from lmsbuild.conda import packager
 
 COUNTS = (1, 100, 1000)
 SIZE = 1 << 20  # bytes in each package, which nothing compresses
-LEVELS = (1, 6, 12, 16, 19)
+LEVELS = (1, 6, 12, 16)
 
 
 def processor_seconds() -> float:
@@ -72,7 +72,7 @@ def packaging(folder: Path, wheel: Path) -> None:
         output = folder / f"{level}-{threads}"
         options = packager.Options(wheel, paths.recipes_folder(), output, (), test=False, level=level, threads=threads)
         seconds, busy = timed(lambda options=options: packager.build(options))
-        (package,) = output.glob("linux-*/*.conda")
+        package = max(output.glob("linux-*/*.conda"), key=lambda path: path.stat().st_size)  # the others are empty
         print(f"| {level} | {threads} | {seconds:.0f} | {busy:.0f} | {package.stat().st_size / 1e6:.0f} |", flush=True)
         shutil.rmtree(output)
 
