@@ -56,6 +56,8 @@ class Channel(RuleBasedStateMachine):
         shutil.rmtree(self.folder.parent)
 
     def pick(self, data: st.DataObject, least: int = 0) -> list[Package]:
+        """Some of the packages; at least one while there is no channel, since none is made of nothing."""
+        least = max(least, not any(path.is_dir() for path in self.folder.glob("*")))
         return data.draw(st.lists(st.sampled_from(self.packages), min_size=least, max_size=4))
 
     def after(self, given: list[Package]) -> dict[str, str] | None:
