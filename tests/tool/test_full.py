@@ -391,6 +391,8 @@ def test_the_users_settings_of_the_build_are_kept(there: Upstream, monkeypatch: 
     monkeypatch.setenv("PYTORCH_BUILD_VERSION", "2.13.0+mine")
     monkeypatch.setenv("CMAKE_BUILD_TYPE", "Debug")
     monkeypatch.setenv("HOME_OF_OTHER_THINGS", "x")
+    which = shutil.which
+    monkeypatch.setattr(shutil, "which", lambda name: None if name == "ccache" else which(name))
     options = plan.Options(there.tag, there.workshop.patches, there.workshop.cache, there.workshop.output)
     found = plan.make(options).environment
     assert found["PYTORCH_BUILD_VERSION"] == "2.13.0+mine"
