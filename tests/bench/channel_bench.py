@@ -22,7 +22,7 @@ from lmsbuild.conda import packager
 
 COUNTS = (1, 100, 1000)
 SIZE = 1 << 20  # bytes in each package, which nothing compresses
-LEVELS = (1, 6, 12, 16)
+LEVELS = (1, 6, 12, 16, 19)
 
 
 def processor_seconds() -> float:

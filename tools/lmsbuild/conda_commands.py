@@ -195,10 +195,8 @@ def _say(
     else:
         if lacking := tag.lacking(target.interpreter, where.machine):
             raise WrongPlatform(f"{lacking}: choose another --python, or give a wheel or a conda package with --base")
-        words = ["--python", target.python, "--platform", where.subdir]
-        if len(catalogue.packages(paths.patches_folder(), tag.framework)) > 1:
-            words += ["--package", tag.package]
-        words += ["--output", str(output)]
+        package = catalogue.package_words(paths.patches_folder(), tag.framework, tag.package)
+        words = ["--python", target.python, "--platform", where.subdir, *package, "--output", str(output)]
         click.echo(f"the wheel, as by: {shlex.join(['lmsbuild', tag.framework, tag.name, *words])}")
     label = series.read_series(paths.patches_folder(), tag).graft.label
     built = f"*_py{target.interpreter.removeprefix('cp')}_{label}_*"

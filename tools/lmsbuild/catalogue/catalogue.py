@@ -144,6 +144,11 @@ def packages(patches: Path, framework: str) -> tuple[str, ...]:
     return (table["package"], *table.get("variants", ()))
 
 
+def package_words(patches: Path, framework: str, package: str) -> list[str]:
+    """The option that names the package, for the commands of a framework that has several."""
+    return ["--package", package] if len(packages(patches, framework)) > 1 else []
+
+
 def published(patches: Path) -> dict[str, str]:
     """The frameworks, by every package that they are published as."""
     return {name: framework for framework in frameworks(patches) for name in packages(patches, framework)}

@@ -54,7 +54,10 @@ def _check_index(folder: Path, parts: list[index.Part]) -> Iterator[str]:
         for path in sorted((folder / part.subdir).iterdir()):
             new = path.name not in part.records and not path.name.startswith(".")
             if new and path.name.endswith(package_file.SUFFIXES):
-                yield f"{part.subdir}: {path.name} is not in the index: `lmsbuild channel publish` adds it, or says what is wrong with it"
+                yield (
+                    f"{part.subdir}: {path.name} is not in the index: `lmsbuild channel publish` adds it, or says what is "
+                    "wrong with it"
+                )
     yield from _check_table(folder / index.CHANNELDATA, index.channeldata(parts) if readable else None)
 
 

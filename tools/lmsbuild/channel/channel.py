@@ -219,8 +219,6 @@ def _index_found(folder: Folder) -> int:
 
 def _take(package: Path, channel: Path, folders: dict[str, Folder]) -> int:
     """Copies a package beside its place and indexes it; returns how many files were read."""
-    if not package.is_file():
-        raise NoSuchFile(f"there is no file {package}")
     subdir = package_file.read_description(package)["index"].get("subdir")
     if not isinstance(subdir, str) or not (subdir == NOARCH or subdir.startswith("linux-")) or "/" in subdir:
         raise WrongSubdir(f"{package.name} is for {subdir!r}, and this channel has packages for Linux only")

@@ -54,6 +54,7 @@ class Part:
 def facts(described: Mapping[str, Any]) -> dict[str, Any]:
     """What the index needs of a package beside its record."""
     about, rows = described.get("about", {}), described.get("paths", {}).get("paths", [])
+    # A list, since a package may state anything, also what a set cannot have.
     modes = [row.get("file_mode") for row in rows if row.get("prefix_placeholder")]
     names = [row["_path"] for row in rows]
     flags = {f"{mode}_prefix": mode in modes for mode in ("binary", "text")}

@@ -51,6 +51,8 @@ def publish(folder: Path, wheels: Sequence[Path] = ()) -> Published:
     """
     if not wheels and not _wheels_in(folder):
         raise NoSuchFile(f"there is no wheel in {folder}: name those that go there, `{_COMMAND} {folder} WHEEL`")
+    if missing := [wheel for wheel in wheels if not wheel.is_file()]:
+        raise NoSuchFile(f"there is no file {missing[0]}")
     with publishing(folder, "index"), workspace.workspace(folder, f"`{_COMMAND}`") as scratch:
         index = _read(folder, wheels)
         before = set(index.rows)
@@ -66,8 +68,6 @@ def _wheels_in(folder: Path) -> list[Path]:
 def _read(folder: Path, wheels: Sequence[Path]) -> _Index:
     """What is there of an index in the folder, which takes these wheels."""
     root = folder / "index.json"
-    if missing := [wheel for wheel in wheels if not wheel.is_file()]:
-        raise NoSuchFile(f"there is no file {missing[0]}")
     named = {parse_name(path).package for path in (*_wheels_in(folder), *wheels)}
     rows: dict[str, Row] = {}
     try:

@@ -102,8 +102,7 @@ def _words(job: Job, made: Path) -> list[str]:
     row = job.row
     words = ["conda"] if row.kind == "conda" else []
     words += [row.framework, row.tag, "--python", row.python, "--platform", row.platform, "--verbose"]
-    if len(catalogue.packages(paths.patches_folder(), row.framework)) > 1:
-        words += ["--package", row.package]
+    words += catalogue.package_words(paths.patches_folder(), row.framework, row.package)
     if row.kind == "conda":
         words += job.options
         wheel = replace(row, kind="wheel")

@@ -60,9 +60,8 @@ class Filters:
     shard: str = ""  # such as 2/4: of what is left, the second of four parts
 
 
-def base_of(patches: Path, row: Row, machine: str) -> dict[str, Any]:
-    """What a row is made of: the official wheels, or what Debian has."""
-    tag = catalogue.find_tag(patches, row.tag, row.framework)
+def base_of(patches: Path, tag: Tag, row: Row, machine: str) -> dict[str, Any]:
+    """What a row, which is of `tag`, is made of: the official wheels, or what Debian has."""
     if official := wheels_for(tag, row.package, row.python, machine):
         return official
     build = debian_builds.find(patches, tag, machine)

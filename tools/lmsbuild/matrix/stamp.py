@@ -41,7 +41,7 @@ def inputs(row: Row, options: Sequence[str]) -> dict[str, Any]:
         "tool": metadata.version("lmsbuild"),
         "patch": find_patch(patches, tag).digest,
         "catalogue": _digest(folder, [folder / row.framework / "series.toml", folder / "cuda.toml"]),
-        "base": base_of(patches, row, find_platform(recipes, row.platform).machine),
+        "base": base_of(patches, tag, row, find_platform(recipes, row.platform).machine),
     }
     if row.kind == "conda":
         files = [path for path in recipes.rglob("*") if path.is_file() and path.suffix != ".pyc"]
