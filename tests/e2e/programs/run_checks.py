@@ -1,13 +1,15 @@
 """run_checks.py MODULE [NAME...]: runs the named checks of a module, or all, each in a forked process, two at a time.
 
-The framework, which LMS_TEST_FRAMEWORK names, is imported once, before the forks, and LMS is never enabled in the
-parent: every check starts from scratch, and one that crashes takes no other with it. Prints one JSON object a line:
-check, status, text, seconds.
+The framework, which LMS_TEST_FRAMEWORK names, is imported once, before the forks. LMS is never enabled in the parent, and
+the module never imported, which may start CUDA: every check starts from scratch, and one that crashes takes no other with
+it. Prints one JSON object a line: check, status, text, seconds.
 """
 
 from __future__ import annotations
 
+import ast
 import importlib
+import importlib.util
 import json
 import os
 import signal
@@ -23,6 +25,15 @@ from skip import Skip
 SKIPPED = 77
 LIMIT_SECONDS = 240
 AT_ONCE = 2
+
+
+def checks(module: str) -> list[str]:
+    """The names of all checks of a module, which stays to be imported."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None and spec.origin is not None, f"there is no module {module}"
+    with open(spec.origin) as source:
+        functions = (node for node in ast.parse(source.read()).body if isinstance(node, ast.FunctionDef))
+        return [function.name for function in functions if function.name.startswith("check_")]
 
 
 def start(module: str, name: str, output: IO[bytes]) -> int:
@@ -70,5 +81,4 @@ def main(module: str, names: list[str]) -> None:
 
 if __name__ == "__main__":
     importlib.import_module(os.environ.get("LMS_TEST_FRAMEWORK", "torch"))
-    every = [name for name in vars(importlib.import_module(sys.argv[1])) if name.startswith("check_")]
-    main(sys.argv[1], sys.argv[2:] or every)
+    main(sys.argv[1], sys.argv[2:] or checks(sys.argv[1]))
