@@ -1,8 +1,9 @@
 """What pip and uv read: the pages of the simple repository API, as HTML (PEP 503) and as JSON (PEP 691).
 
-Both say the same: file, sha256, the Python that is required (PEP 503), the hash of the METADATA beside the file (PEP 658, and
-under its older name for pip before 23.2), in JSON also sizes and versions (PEP 700). Addresses are relative, so that the
-folder works wherever it is shown, also as file://. The same rows give the same bytes.
+Both say the same: file, sha256, the Python that is required (PEP 503), the hash of the METADATA beside the file (PEP
+658, and in HTML under its older name for pip before 23.2, which JSON cannot have: PEP 714), in JSON also sizes and
+versions (PEP 700). Addresses are relative, so that the folder works wherever it is shown, also as file://. The same
+rows give the same bytes.
 """
 
 from __future__ import annotations
