@@ -5,7 +5,6 @@ e2e/programs/run_checks.py gives each a process.
 
 from __future__ import annotations
 
-import ast
 import json
 import subprocess
 from collections.abc import Iterable, Mapping
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from check_names import check_names
 
 RUNNER = Path(__file__).parents[1] / "e2e" / "programs" / "run_checks.py"
 
@@ -21,9 +21,7 @@ def parameters(programs: Path) -> list[Any]:
     """(module, name) of every check in the folder, for pytest."""
     found = []
     for path in sorted(programs.glob("checks_*.py")):
-        functions = (node for node in ast.parse(path.read_text()).body if isinstance(node, ast.FunctionDef))
-        names = [function.name for function in functions if function.name.startswith("check_")]
-        found += [pytest.param(path.stem, name, id=f"{path.stem}-{name}") for name in names]
+        found += [pytest.param(path.stem, name, id=f"{path.stem}-{name}") for name in check_names(path)]
     return found
 
 

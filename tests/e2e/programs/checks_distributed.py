@@ -8,8 +8,7 @@ from collections.abc import Callable
 import torch
 import torch.distributed
 from common import MIB, directory
-from skip import Skip
-from support import data, enable, same, stat
+from support import data, enable, needs_distributed, same, stat
 
 RANKS = 2
 TENSORS = 16
@@ -120,8 +119,7 @@ def train(rank: int, meeting: str, limit: int | None, wrap: Wrap = wrap_in_ddp) 
 
 def run_ranks(work: Callable[[int, str], None]) -> None:
     """Runs work(rank, meeting file) in a forked process per rank."""
-    if not torch.distributed.is_available():
-        raise Skip("needs a build with torch.distributed")
+    needs_distributed()
     with directory() as folder:
         context = multiprocessing.get_context("fork")
         ranks = [context.Process(target=work, args=(rank, f"{folder}/meeting")) for rank in range(RANKS)]

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 from common import MIB, directory, raises
-from skip import Skip
+from support import needs_distributed
 from torch.lms import _environment
 
 # What a program can see of how it was started.
@@ -256,8 +256,7 @@ def check_a_share_of_the_node() -> None:
 
 
 def check_torchrun() -> None:
-    if not torch.distributed.is_available():
-        raise Skip("needs a build with torch.distributed")
+    needs_distributed()
     with directory() as folder:
         program = Path(folder, "program.py")
         program.write_text(

@@ -7,7 +7,6 @@ it. Prints one JSON object a line: check, status, text, seconds.
 
 from __future__ import annotations
 
-import ast
 import importlib
 import importlib.util
 import json
@@ -17,9 +16,11 @@ import sys
 import tempfile
 import time
 import traceback
+from pathlib import Path
 from typing import IO
 
 import numpy  # noqa: F401  imported here so that no check has to pay for it
+from check_names import check_names
 from skip import Skip
 
 SKIPPED = 77
@@ -28,12 +29,10 @@ AT_ONCE = 2
 
 
 def checks(module: str) -> list[str]:
-    """The names of all checks of a module, which stays to be imported."""
+    """The names of all checks of a module."""
     spec = importlib.util.find_spec(module)
     assert spec is not None and spec.origin is not None, f"there is no module {module}"
-    with open(spec.origin) as source:
-        functions = (node for node in ast.parse(source.read()).body if isinstance(node, ast.FunctionDef))
-        return [function.name for function in functions if function.name.startswith("check_")]
+    return check_names(Path(spec.origin))
 
 
 def start(module: str, name: str, output: IO[bytes]) -> int:

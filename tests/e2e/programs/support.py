@@ -12,12 +12,19 @@ from typing import Any
 
 import torch
 from common import MIB, load
+from skip import Skip
 
 torch.set_num_threads(1)
 
 
 def models() -> ModuleType:
     return load("models")
+
+
+def needs_distributed() -> None:
+    """Raises Skip where the build lacks torch.distributed."""
+    if not torch.distributed.is_available():
+        raise Skip("needs a build with torch.distributed")
 
 
 def enable(limit: int = 64 * MIB, **options: Any) -> None:
