@@ -193,7 +193,7 @@ def test_the_index_is_that_of_conda_index(base_python: Callable[[str], Path], ru
         assert channel.read_table(ours / name) == expected, name
 
 
-def test_conda_build_makes_the_package(base_python: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
+def test_conda_build_makes_the_packages(base_python: Callable[[str], Path], run: Run, tmp_path: Path) -> None:
     base_python("conda_build")
     recipes = paths.recipes_folder()
     wheel = small_wheels.write(tmp_path)
@@ -203,11 +203,12 @@ def test_conda_build_makes_the_package(base_python: Callable[[str], Path], run: 
     channel.publish(tmp_path / "none", [])
     channels = ("--override-channels", "--channel", (tmp_path / "none").as_uri())
     run("build", recipe, "-m", recipe / "variants.yaml", "--no-test", *channels)
-    (built,) = (tmp_path / "built").rglob(own.name)
-    described = [package_file.read_description(path) for path in (own, built)]
-    for found in described:
-        del found["index"]["timestamp"]
-        for row in found["paths"]["paths"]:  # where it was built
-            row.pop("prefix_placeholder", None)
-    names = [sorted(row["_path"] for row in found["paths"]["paths"]) for found in described]
-    assert described[0]["index"] == described[1]["index"] and names[0] == names[1]
+    for package in own:
+        (built,) = (tmp_path / "built").rglob(package.name)
+        described = [package_file.read_description(path) for path in (package, built)]
+        for found in described:
+            del found["index"]["timestamp"]
+            for row in found["paths"]["paths"]:  # where it was built
+                row.pop("prefix_placeholder", None)
+        names = [sorted(row["_path"] for row in found["paths"]["paths"]) for found in described]
+        assert described[0]["index"] == described[1]["index"] and names[0] == names[1]
