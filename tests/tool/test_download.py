@@ -93,6 +93,37 @@ def test_a_download_that_is_not_the_official_file_is_refused(workshop: Workshop,
     assert not list(workshop.cache.rglob("*.whl"))
 
 
+@pytest.mark.parametrize(("label", "is_taken"), [("zzz", False), ("cpu2", False), ("cu128", True)])
+def test_a_known_wheel_comes_before_others_of_its_version(
+    workshop: Workshop,
+    stand_in: dict[str, synthetic.Member],
+    shop: Path,
+    capsys: pytest.CaptureFixture[str],
+    label: str,
+    is_taken: bool,
+) -> None:
+    """To pip any label is higher than none, and who runs an index chooses it; those of upstream's own indices are expected."""
+    synthetic.write_sources(workshop.patches, {workshop.base.name: file_sha256(workshop.base)})
+    other = workshop.base.name.replace("+cpu", f"+{label}")
+    relabelled = {
+        name.replace("+cpu", f"+{label}"): replace(member, data=member.data.replace(b"+cpu", f"+{label}".encode()))
+        for name, member in stand_in.items()
+    }
+    synthetic.write_wheel(shop / other, relabelled)
+    assert _fetch(workshop).name == (other if is_taken else workshop.base.name)
+    assert (f"{other} is not in the catalogue, so it is not taken" in capsys.readouterr().err) != is_taken
+
+
+def test_a_build_that_pip_prefers_to_the_known_one_is_refused(
+    workshop: Workshop, stand_in: dict[str, synthetic.Member], shop: Path
+) -> None:
+    synthetic.write_sources(workshop.patches, {workshop.base.name: file_sha256(workshop.base)})
+    package, version, rest = workshop.base.name.split("-", 2)
+    synthetic.write_wheel(shop / f"{package}-{version}-7-{rest}", stand_in)
+    with pytest.raises(DownloadFailed, match=r"pip took .*-7-.* instead of .*--base"):
+        _fetch(workshop)
+
+
 def test_nothing_to_fetch_says_what_to_do(workshop: Workshop, shop: Path) -> None:
     (shop / workshop.base.name).unlink()
     with pytest.raises(DownloadFailed, match="(?s)No matching distribution.*--base"):

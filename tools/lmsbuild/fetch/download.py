@@ -15,6 +15,7 @@ from pathlib import Path
 
 from packaging.tags import sys_tags
 from packaging.utils import canonicalize_name
+from packaging.version import Version
 
 from lmsbuild import report
 from lmsbuild.catalogue.catalogue import Release, Tag
@@ -25,6 +26,7 @@ from lmsbuild.wheel.target import Target
 from lmsbuild.wheel.wheel import file_sha256, parse_name
 
 _SUM = ".sha256"
+_UPSTREAMS = re.compile(r"cpu|cu\d+")  # the local version labels of PyTorch's own indices
 
 
 def fetch(release: Release, target: Target, cache: Path) -> Path:
@@ -44,7 +46,8 @@ def fetch(release: Release, target: Target, cache: Path) -> Path:
         _remove_leftovers(folder)
         fresh = Path(tempfile.mkdtemp(prefix=f"{folder.name}.download-", dir=cache))
         try:
-            wheel = _download_known(release, target, fresh) or _download(release, target, fresh)
+            chosen = _chosen_links(release, target)
+            wheel = _download_known(release, chosen, fresh) or _download(release, target, chosen, fresh)
             digest = _hash(wheel)
             _check_catalogue(release, wheel, digest)
             wheel.with_name(wheel.name + _SUM).write_text(digest + "\n")
@@ -62,14 +65,36 @@ def check_known(release: Release, wheel: Path) -> None:
         report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
 
 
-def _download_known(release: Release, target: Target, folder: Path) -> Path | None:
-    """The wheel, if there is only one that pip could choose, on a server, and the catalogue knows it."""
+def _chosen_links(release: Release, target: Target) -> list[ranged.Link]:
+    """The wheels of one version that is to be fetched; none where pip's own choice is taken.
+
+    Of versions that differ in their local labels alone pip takes the highest, and any index could offer one. Where a wheel is
+    offered that the catalogue knows, one with a label that upstream does not use is not taken.
+    """
     if not target.is_running or not release.wheels:
-        return None
+        return []
     suiting = [link for link in ranged.links(release.package) if _suits(release, link.name)]
-    if len({link.name for link in suiting}) != 1 or any(link.address.startswith("file:") for link in suiting):
+    if not any(link.name in release.wheels for link in suiting):
+        return []
+    taken = [
+        link for link in suiting if link.name in release.wheels or _UPSTREAMS.fullmatch(_version(link).local or "")
+    ]
+    for name in sorted({link.name for link in suiting} - {link.name for link in taken}):
+        report.note(f"{name} is not in the catalogue, so it is not taken: give it with --base if that is what you want")
+    highest = max(map(_version, taken))
+    best = [link for link in taken if _version(link) == highest]
+    return [link for link in best if link.name in release.wheels] or best
+
+
+def _version(link: ranged.Link) -> Version:
+    return parse_name(Path(link.name)).version
+
+
+def _download_known(release: Release, chosen: list[ranged.Link], folder: Path) -> Path | None:
+    """The wheel, if there is only one that pip could choose, on a server, and the catalogue knows it."""
+    if len({link.name for link in chosen}) != 1 or any(link.address.startswith("file:") for link in chosen):
         return None
-    link = suiting[0]
+    link = chosen[0]
     sha256 = release.wheels.get(link.name)
     if sha256 is None:
         return None
@@ -97,11 +122,12 @@ def _suits(release: Release, name: str) -> bool:
     return is_of_release and not parsed.tags.isdisjoint(sys_tags())
 
 
-def _download(release: Release, target: Target, folder: Path) -> Path:
+def _download(release: Release, target: Target, chosen: list[ranged.Link], folder: Path) -> Path:
+    wanted = f"==={_version(chosen[0])}" if chosen else f"=={release.version}"
     words = ["download", "--no-deps", "--only-binary=:all:"]
     countable = _has_raw_progress()
     words += ["--progress-bar", "raw" if countable else "off"]
-    words += [*target.pip_arguments(), "--dest", str(folder), f"{release.package}=={release.version}"]
+    words += [*target.pip_arguments(), "--dest", str(folder), f"{release.package}{wanted}"]
     with report.progress(f"download {release.package} {release.version}", None, is_bytes=countable) as show:
 
         def on_line(line: str) -> None:
@@ -126,6 +152,10 @@ def _download(release: Release, target: Target, folder: Path) -> Path:
         raise DownloadFailed(
             f"pip found no wheel of {release.package} {release.version} for {target}: {reason.removeprefix('ERROR: ')}\n"
             f"  Check the network and pip's configuration (`pip config list`){other}."
+        )
+    if chosen and wheels[0].name not in {link.name for link in chosen}:
+        raise DownloadFailed(
+            f"pip took {wheels[0].name} instead of {chosen[0].name}, which the catalogue knows: give the wheel with --base"
         )
     return wheels[0]
 
