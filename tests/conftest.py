@@ -67,8 +67,10 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> Halves:
 
 def pytest_configure() -> None:
     """Every pip that the tests start waits out a hiccup of the network, and every program can be interrupted."""
-    # A shell ignores SIGINT in what it starts in the background, and each program inherits that.
+    # A shell ignores these in what it starts in the background, nohup the last one, and each program inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
     for name, value in pip_command.PATIENCE.items():
         os.environ.setdefault(name, value)
 

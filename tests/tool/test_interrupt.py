@@ -8,12 +8,16 @@ import stat
 import subprocess
 import sys
 import time
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
+from lmsbuild.errors import OutputNotWritable
 from lmsbuild.wheel.wheel import WheelFile
+from lmsbuild.workspace import workspace
 from workshop import DRIVE, Workshop
 
 MOMENTS = ["base wheel", "verify", "patch", "compile", "graft", "member:1", "member:4", "publish"]
@@ -83,8 +87,41 @@ runpy.run_module("lmsbuild", run_name="__main__")
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
 
 
-def test_compilers_die_with_the_run(workshop: Workshop) -> None:
-    """A compiler that never ends, with a child of its own, is gone when Ctrl-C has ended the tool."""
+# Those for which the tool has handlers, less the two that are sent at every moment above.
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1])
+def test_compilers_die_with_the_run(workshop: Workshop, number: signal.Signals) -> None:
+    """A compiler that never ends, with a child of its own, is gone when a signal has ended the tool; a second one changes nothing."""
+    with _compiling(workshop) as (process, started):
+        process.send_signal(number)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        numbers = started()
+    assert process.returncode in (128 + number, 128 + signal.SIGTERM), (
+        errors
+    )  # which of the two comes first is the system's choice
+    assert errors.splitlines()[-1].startswith("error: interrupted"), errors
+    _wait_for(lambda: not any(_runs(each) for each in numbers))
+    assert (_leftovers(workshop), list((workshop.folder / "temporary").iterdir())) == ([], [])
+
+
+def test_a_signal_that_was_ignored_at_the_start_stays_so(workshop: Workshop) -> None:
+    """As nohup has it."""
+    with _compiling(workshop, ["env", "--ignore-signal=HUP"]) as (process, started):
+        process.send_signal(signal.SIGHUP)
+        time.sleep(0.5)
+        assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=60)
+        numbers = started()
+    assert (process.returncode, errors.splitlines()[-1]) == (128 + signal.SIGTERM, "error: interrupted by SIGTERM")
+    _wait_for(lambda: not any(_runs(each) for each in numbers))
+
+
+@contextmanager
+def _compiling(
+    workshop: Workshop, before: Sequence[str] = ()
+) -> Iterator[tuple[subprocess.Popen[str], Callable[[], list[int]]]]:
+    """A run whose compilers never end; the function says which programs those have started."""
     marks = workshop.folder / "marks"
     marks.mkdir()
     compiler = workshop.folder / "slow-compiler"
@@ -94,7 +131,7 @@ def test_compilers_die_with_the_run(workshop: Workshop) -> None:
     temporary.mkdir()
     words = ["pytorch", "v2.13.0", "--base-wheel", str(workshop.base), "--output", str(workshop.output)]
     process = subprocess.Popen(
-        [sys.executable, DRIVE, workshop.patches, "0", "-", *words],
+        [*before, sys.executable, DRIVE, workshop.patches, "0", "-", *words],
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
         env={
@@ -108,12 +145,7 @@ def test_compilers_die_with_the_run(workshop: Workshop) -> None:
     with process:
         _wait_for(lambda: len(list(marks.iterdir())) == min(2, os.cpu_count() or 1))
         time.sleep(0.2)
-        process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130, errors
-    started = [int(mark.name) for mark in marks.iterdir()] + [int(mark.read_text()) for mark in marks.iterdir()]
-    _wait_for(lambda: not any(_runs(number) for number in started))
-    assert (_leftovers(workshop), list(temporary.iterdir())) == ([], [])
+        yield process, lambda: [int(number) for mark in marks.iterdir() for number in (mark.name, mark.read_text())]
 
 
 def test_runs_at_once_into_one_folder_all_succeed(workshop: Workshop) -> None:
@@ -141,6 +173,64 @@ for turn in range(500):
     errors = [run.communicate(timeout=100)[1] for run in runs]
     assert ([run.returncode for run in runs], errors) == ([0] * 4, [""] * 4)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_no_leftover_stays(tmp_path: Path) -> None:
+    """Links, pipes and folders with other names; nothing is waited for."""
+    precious = tmp_path / "precious"
+    output = tmp_path / "output"
+    for folder in (
+        precious,
+        output,
+        output / ".lmsbuild-mine",
+        output / ".lmsbuild-pipe_one",
+        output / ".lmsbuild-link_one",
+    ):
+        folder.mkdir()
+    (precious / "lock").write_text("mine")
+    (output / ".lmsbuild-folders_").symlink_to(precious)
+    (output / ".lmsbuild-mine" / "lock").touch()
+    os.mkfifo(output / ".lmsbuild-pipe_one" / "lock")
+    (output / ".lmsbuild-link_one" / "lock").symlink_to(precious / "lock")
+    before = sorted(path.name for path in output.iterdir())
+    with workspace(output):
+        pass
+    assert sorted(path.name for path in output.iterdir()) == before
+    assert (precious / "lock").read_text() == "mine"
+
+
+def test_a_folder_that_never_got_its_lock_is_removed_after_a_while(tmp_path: Path) -> None:
+    killed, begun = tmp_path / ".lmsbuild-killed00", tmp_path / ".lmsbuild-begun000"
+    for folder in (killed, begun):
+        folder.mkdir()
+    os.utime(killed, (0, 0))
+    with workspace(tmp_path):
+        pass
+    assert list(tmp_path.iterdir()) == [begun]
+
+
+@pytest.mark.parametrize("kind", ["pipe", "link to nothing", "loop", "file"])
+def test_an_output_that_is_no_folder_is_refused(tmp_path: Path, kind: str) -> None:
+    output = tmp_path / "output"
+    if kind == "pipe":
+        os.mkfifo(output)
+    elif kind == "file":
+        output.touch()
+    else:
+        output.symlink_to("output" if kind == "loop" else "nothing")
+    with pytest.raises(OutputNotWritable, match="--output"), workspace(output):
+        pass
+    assert os.path.lexists(output)
+    assert not output.is_dir()
+
+
+def test_any_name_will_do_for_the_output(workshop: Workshop) -> None:
+    """Commas, colons and equals signs separate in the compiler's options; what it makes does not depend on the name."""
+    name = "-a,b=c:d e$f%g\"h'i[bold]:x:ö"
+    done = workshop.run("pytorch", "v2.13.0", "--base-wheel", workshop.base, "--output", name)
+    assert done.returncode == 0, done.stderr
+    (made,) = (workshop.folder / name).iterdir()
+    assert made.read_bytes() == Path(workshop.build().stdout.strip()).read_bytes()
 
 
 def test_a_run_does_not_remove_the_folder_of_one_that_works(workshop: Workshop) -> None:

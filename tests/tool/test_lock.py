@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import subprocess
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from lmsbuild import paths
+from lmsbuild.errors import OutputNotWritable
 from lmsbuild.lock import locked
 
 HOLDER = """\
@@ -64,6 +66,24 @@ def test_the_lock_of_a_dead_run_is_free(tmp_path: Path, capsys: pytest.CaptureFi
     with locked(lock, "waiting"):
         assert lock.exists()
     assert "waiting" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe", "folder"])
+def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+    """What a link points to stays as it is, and nothing is waited for."""
+    lock, target = tmp_path / "lock", tmp_path / "target"
+    if kind == "pipe":
+        os.mkfifo(lock)
+    elif kind == "folder":
+        lock.mkdir()
+    else:
+        lock.symlink_to(target)
+    if kind == "link":
+        target.write_text("precious")
+    with pytest.raises(OutputNotWritable, match="lock between runs: remove it"), locked(lock, "waiting"):
+        pass
+    assert target.exists() == (kind == "link")
+    assert kind != "link" or target.read_text() == "precious"
 
 
 @pytest.mark.parametrize(

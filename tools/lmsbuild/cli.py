@@ -6,7 +6,6 @@ import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
-from types import FrameType
 from typing import Any, NoReturn
 
 import click
@@ -32,6 +31,7 @@ from lmsbuild.matrix.commands import build_rows, print_matrix
 from lmsbuild.patch import generate
 from lmsbuild.patch.patch import apply_to_checkout, find_patch
 from lmsbuild.source import source
+from lmsbuild.system import signals
 from lmsbuild.tag import add_tag, check_tags, platform_table
 from lmsbuild.trial import trial
 from lmsbuild.wheel.target import target_for
@@ -402,32 +402,25 @@ cli.add_command(print_matrix)
 cli.add_command(build_rows)
 
 
-class _Terminated(KeyboardInterrupt):
-    """SIGTERM, which ends the tool as Ctrl-C does."""
-
-
-def _terminate(number: int, frame: FrameType | None) -> NoReturn:
-    raise _Terminated
-
-
 def main() -> None:
     """Runs the command line; failures become one message and an exit code."""
-    signal.signal(signal.SIGTERM, _terminate)
+    signals.install()
     try:
         cli.main(standalone_mode=False)
     except Failure as error:
         report.failure(str(error))
         sys.exit(error.exit_code)
     except click.exceptions.Abort as error:
-        _interrupted(signal.SIGTERM if isinstance(error.__cause__, _Terminated) else signal.SIGINT)
+        _interrupted(error.__cause__)
     except click.ClickException as error:
         error.show()
         sys.exit(error.exit_code)
-    except KeyboardInterrupt:
-        _interrupted(signal.SIGINT)
+    except KeyboardInterrupt as error:
+        _interrupted(error)
 
 
-def _interrupted(number: signal.Signals) -> NoReturn:
-    command.kill_all()
-    report.failure("interrupted")
+def _interrupted(cause: BaseException | None) -> NoReturn:
+    command.kill_all(for_good=True)
+    number = signal.Signals(cause.number) if isinstance(cause, signals.Ended) else signal.SIGINT
+    report.failure("interrupted" if number == signal.SIGINT else f"interrupted by {number.name}")
     sys.exit(128 + number)

@@ -14,7 +14,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,11 +22,13 @@ from typing import Any, BinaryIO
 
 from lmsbuild import report
 from lmsbuild.errors import MissingProgram
+from lmsbuild.system import signals
 
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
 _running: set[subprocess.Popen[bytes]] = set()
-_running_lock = threading.Lock()
+_running_lock = threading.Lock()  # also held while a program is started, so that none is started unseen
+_is_ending = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,7 @@ def run_all(
     with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
         futures = [pool.submit(run, arguments, folder=folder, environment=environment) for arguments in commands]
         try:
-            for done, _ in enumerate(as_completed(futures), start=1):
+            for done, _ in enumerate(signals.completed(futures), start=1):
                 on_finish(done)
         except BaseException:
             for future in futures:
@@ -109,9 +111,11 @@ def run_logged(arguments: Sequence[str | Path], *, folder: Path, environment: Ma
         return process.wait()
 
 
-def kill_all() -> None:
-    """Kills every program that is running, with its children."""
+def kill_all(for_good: bool = False) -> None:
+    """Kills every program that is running, with its children; `for_good`: and none is started any more."""
+    global _is_ending
     with _running_lock:
+        _is_ending = _is_ending or for_good
         processes = list(_running)
     for process in processes:
         kill(process)
@@ -157,18 +161,23 @@ def started(
     words = tuple(str(word) for word in arguments)
     report.command(words)
     try:
-        process = subprocess.Popen(
-            words,
-            cwd=folder,
-            env=None if environment is None else dict(environment),
-            start_new_session=True,
-            preexec_fn=_die_with_thread if dies_with_thread else None,  # noqa: PLW1509  (see above)
-            **streams,
-        )
+        with signals.postponed(), _running_lock:
+            if _is_ending:
+                raise KeyboardInterrupt
+            process = subprocess.Popen(
+                words,
+                cwd=folder,
+                env=None if environment is None else dict(environment),
+                start_new_session=True,
+                preexec_fn=_die_with_thread if dies_with_thread else None,  # noqa: PLW1509  (see above)
+                **streams,
+            )
+            _running.add(process)
     except (FileNotFoundError, PermissionError) as error:
         raise MissingProgram(f"cannot run {words[0]}: {error.strerror}; run `lmsbuild doctor`") from error
-    with _running_lock:
-        _running.add(process)
+    except KeyboardInterrupt:
+        kill_all()
+        raise
     with process:
         try:
             yield process

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -9,14 +11,16 @@ from pathlib import Path
 from filelock import FileLock, Timeout
 
 from lmsbuild import report
-from lmsbuild.errors import Failure
+from lmsbuild.errors import Failure, OutputNotWritable
 
 
 @contextmanager
 def held(path: Path, otherwise: Failure) -> Iterator[None]:
-    """Holds the lock `path`, whose folder is made when it is missing; raises `otherwise` when another run holds it."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
+    """Holds the lock `path`, whose folder is made when it is missing; raises `otherwise` when another run holds it.
+
+    Raises OutputNotWritable, too, for what is no file.
+    """
+    lock = _lock(path)
     try:
         lock.acquire(blocking=False)
     except Timeout as error:
@@ -31,10 +35,9 @@ def held(path: Path, otherwise: Failure) -> Iterator[None]:
 def locked(path: Path, waiting: str) -> Iterator[None]:
     """Holds the lock `path`, whose folder is made when it is missing; says `waiting` when another run holds it.
 
-    The file stays: whether it is locked is the system's to know, on NFS the server's.
+    The file stays: whether it is locked is the system's to know, on NFS the server's. Raises OutputNotWritable for what is no file.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = FileLock(path)
+    lock = _lock(path)
     try:
         lock.acquire(blocking=False)
     except Timeout:
@@ -44,3 +47,13 @@ def locked(path: Path, waiting: str) -> Iterator[None]:
         yield
     finally:
         lock.release()
+
+
+def _lock(path: Path) -> FileLock:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # FileLock follows no link, but locks a pipe or a device, which it may change.
+    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
+        raise OutputNotWritable(
+            f"{path} is a link, a folder or a device, but has to be a file, the lock between runs: remove it"
+        )
+    return FileLock(path)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ _verbose = False
 def _console() -> Console:
     from rich.console import Console
 
-    return Console(stderr=True, highlight=False, soft_wrap=True)
+    return Console(stderr=True, highlight=False, soft_wrap=True, emoji=False)
 
 
 def configure(*, verbose: bool) -> None:
@@ -33,34 +33,42 @@ def configure(*, verbose: bool) -> None:
 
 def stage(name: str) -> None:
     """Says that the stage called `name` begins."""
-    _console().print(f"[bold]{name}[/bold]")
+    _say(name, "bold")
 
 
 def note(message: str) -> None:
     """Says something that the reader should know, but that is no failure."""
-    _console().print(f"  {message}", markup=False)
+    _say(f"  {message}")
 
 
 def command(arguments: Sequence[str]) -> None:
     """Shows a command that is about to run, when the reader asked to see them."""
     if _verbose:
-        _console().print(f"+ {shlex.join(arguments)}", markup=False)
+        _say(f"+ {shlex.join(arguments)}")
 
 
 def output(text: str) -> None:
     """Shows what a command printed, when the reader asked to see commands."""
     if _verbose and text.strip():
-        _console().print(text.rstrip(), markup=False)
+        _say(text.rstrip())
 
 
 def failure(message: str) -> None:
     """Shows why the tool gives up."""
-    _console().print(f"[bold red]error:[/bold red] {escaped(message)}")
+    with suppress(OSError):  # of a terminal that is gone
+        _say("error:", "bold red", end=" ")
+        _say(message)
 
 
-def escaped(message: str) -> str:
-    """The text, as rich prints it unchanged."""
-    return message.replace("[", "\\[")
+def verbatim(text: str) -> str:
+    """The text with characters that would do something to a terminal as escapes: of names of files, and what programs print."""
+    return "".join(
+        each if each.isprintable() or each in "\n\t" else each.encode("unicode_escape").decode() for each in text
+    )
+
+
+def _say(text: str, style: str = "", end: str = "\n") -> None:
+    _console().print(verbatim(text), style=style, end=end, markup=False)
 
 
 class Show(Protocol):
@@ -99,9 +107,15 @@ def progress(label: str, total: float | None, *, is_bytes: bool = False) -> Iter
         amount = (DownloadColumn(binary_units=True), TransferSpeedColumn())
     elif total is not None and total > 1:
         amount = (MofNCompleteColumn(),)
-    columns = (TextColumn("  {task.description}"), BarColumn(), TaskProgressColumn(), *amount, TimeElapsedColumn())
+    columns = (
+        TextColumn("  {task.description}", markup=False),
+        BarColumn(),
+        TaskProgressColumn(),
+        *amount,
+        TimeElapsedColumn(),
+    )
     with Progress(*columns, console=_console(), transient=True) as bars:
-        task = bars.add_task(label, total=total)
+        task = bars.add_task(verbatim(label), total=total)
         yield lambda done, of=None: bars.update(task, completed=done, total=of)
 
 

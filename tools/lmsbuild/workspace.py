@@ -7,8 +7,11 @@ from __future__ import annotations
 
 import fcntl
 import os
+import re
 import shutil
+import stat
 import tempfile
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -19,7 +22,9 @@ from lmsbuild import report
 from lmsbuild.errors import OutputNotWritable
 
 _PREFIX = ".lmsbuild-"
+_NAME = re.compile(rf"{re.escape(_PREFIX)}\w{{8}}")  # as mkdtemp makes it
 _LOCK = "lock"
+_MOMENT = 3600  # seconds in which a folder gets its lock, or is removed
 
 
 @contextmanager
@@ -59,12 +64,31 @@ def publish(file: Path, target: Path) -> None:
 
 
 def _remove_leftovers(output: Path) -> None:
-    # A folder without the lock's file is one that another run makes at this moment.
-    for lock in output.glob(f"{_PREFIX}*/{_LOCK}"):
-        folder = lock.parent
+    for folder in filter(lambda path: _NAME.fullmatch(path.name), output.iterdir()):
         # Not a FileLock, which would make the file anew where a run that ends has just removed it.
-        with suppress(OSError), lock.open("r+") as stream:
-            fcntl.flock(stream, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            if os.fstat(stream.fileno()).st_nlink > 0:
+        with suppress(OSError), _opened(folder / _LOCK) as lock:
+            if stat.S_ISDIR(folder.lstat().st_mode) and (lock is None or _is_dead(lock)):
                 report.note(f"removing {folder.name}, which an interrupted run left behind")
                 shutil.rmtree(folder, ignore_errors=True)
+
+
+def _is_dead(lock: int) -> bool:
+    fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    status = os.fstat(lock)
+    return stat.S_ISREG(status.st_mode) and status.st_nlink > 0
+
+
+@contextmanager
+def _opened(lock: Path) -> Iterator[int | None]:
+    """The open file; None: there is none, in a folder that no run makes or removes at this moment. Raises OSError."""
+    try:
+        opened = os.open(lock, os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        if time.time() - lock.parent.lstat().st_mtime < _MOMENT:
+            raise
+        yield None
+        return
+    try:
+        yield opened
+    finally:
+        os.close(opened)

@@ -63,6 +63,8 @@ def compile_sources(
     `on_done` gets how many are done. Raises NoCompiler, CompilerFailed, or UnforwardedMethod.
     """
     cxx = compiler()
+    patched, base = _near(tree.patched, scratch), _near(tree.base, scratch)
+    more = [_near(folder, scratch) for folder in tree.more_headers]
     flags = [
         f"-std={standard}",
         "-O2",
@@ -70,23 +72,24 @@ def compile_sources(
         "-fPIC",
         "-fvisibility=hidden",
         f"-D_GLIBCXX_USE_CXX11_ABI={int(_new_strings(tree, graft))}",
-        f"-ffile-prefix-map={tree.patched}=.",
-        f"-ffile-prefix-map={tree.base}=.",
-        f"-I{tree.patched / graft.source_root}",
+        f"-ffile-prefix-map={patched}=.",
+        f"-ffile-prefix-map={base}=.",
+        f"-I{patched / graft.source_root}",
         *(f"-D{macro}" for macro in graft.define),
-        *(f"-isystem{folder}" for folder in (*(tree.base / name for name in graft.include), *tree.more_headers)),
+        *(f"-isystem{folder}" for folder in (*(base / name for name in graft.include), *more)),
     ]
     objects = {}
     commands: list[list[str | Path]] = []
     for library in libraries:
-        own = [f"-isystem{_runtime(tree).include}"] if library.cuda else []
+        own = [f"-isystem{_near(_runtime(tree).include, scratch)}"] if library.cuda else []
         for source in (*library.sources, *library.cuda_sources):
             objects[source] = scratch / f"{Path(source).stem}.o"
             macros = [f"-D{macro}" for macro in library.cuda_define if source in library.cuda_sources]
-            commands.append([*cxx, *flags, *macros, *own, "-c", tree.patched / source, "-o", objects[source]])
+            words: list[str | Path] = [*cxx, *flags, *macros, *own, "-c", patched / source, "-o", objects[source].name]
+            commands.append(words)
     environment = {**os.environ, "TMPDIR": str(scratch)}  # a compiler that is killed leaves its temporary files there
     for finished in command.run_all(commands, folder=scratch, environment=environment, on_finish=on_done):
-        _check(finished, tree.patched)
+        _check(finished, patched, scratch)
     for library in libraries:
         if library.decorator:
             from lmsbuild.elf import vtable
@@ -129,25 +132,25 @@ def stand_in(runtime: Path, name: str, scratch: Path) -> Path:
     source.write_text("".join(f'extern "C" void {name}() {{}}\n' for name in functions))
     flags = ["-shared", "-fPIC", f"-Wl,-soname,{target.name}"]
     words: list[str | Path] = [*compiler(), *flags, "-o", target, source]
-    _check(command.run(words, folder=scratch), folder)
+    _check(command.run(words, folder=scratch), folder, scratch)
     return target
 
 
 def _link(library: Library, objects: list[Path], tree: Tree, scratch: Path) -> Path:
     target = scratch / Path(library.path).name
-    folder = tree.base / Path(library.path).parent
+    folder = _near(tree.base, scratch) / Path(library.path).parent
     words: list[str | Path] = [
         *compiler(),
         "-shared",
         "-pthread",
         "-o",
-        target,
-        *objects,
+        target.name,
+        *(_near(file, scratch) for file in objects),
         "-Wl,--as-needed",
-        f"-L{scratch}",  # libraries that were built before
+        "-L.",  # libraries that were built before
         f"-L{folder}",
         *(f"-l{name}" for name in library.link),
-        *_runtime_library(library, tree),
+        *(_near(file, scratch) for file in _runtime_library(library, tree)),
         "-ldl",
         "-Wl,-rpath,$ORIGIN",
         f"-Wl,-soname,{target.name}",
@@ -156,8 +159,13 @@ def _link(library: Library, objects: list[Path], tree: Tree, scratch: Path) -> P
         f"-Wl,-rpath-link,{folder}",
         "-Wl,--strip-all",
     ]
-    _check(command.run(words, folder=scratch), tree.patched)
+    _check(command.run(words, folder=scratch), _near(tree.patched, scratch), scratch)
     return target
+
+
+def _near(path: Path, scratch: Path) -> Path:
+    """The path as programs that run in `scratch` know it, for options in which a comma, a colon or an equals sign separates."""
+    return path.relative_to(scratch) if path.is_relative_to(scratch) else path
 
 
 def _new_strings(tree: Tree, graft: Graft) -> bool:
@@ -179,11 +187,11 @@ def _runtime_library(library: Library, tree: Tree) -> list[Path]:
     return [found] if found else []
 
 
-def _check(finished: command.Finished, patched: Path) -> None:
+def _check(finished: command.Finished, patched: Path, scratch: Path) -> None:
     if finished.code == 0:
         return
     if finished.found_no_space:
-        raise NoSpace(patched.parent, "the compiler says so")
+        raise NoSpace(scratch.parent, "the compiler says so")
     lines = finished.error_text.splitlines()
     first = next((line for line in lines if _DIAGNOSTIC.search(line)), lines[0] if lines else "no message")
     first = first.replace(f"{patched}{os.sep}", "")

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from lmsbuild import report
 from lmsbuild.matrix.build_row import Outcome
@@ -65,7 +66,7 @@ def show(outcomes: Sequence[Outcome]) -> None:
     for outcome in outcomes:
         style = _STYLES.get(outcome.state, "")
         state = f"[{style}]{outcome.state}[/]" if style else outcome.state
-        table.add_row(outcome.row.name, state, f"{outcome.seconds:.1f}", report.escaped(_result(outcome)))
+        table.add_row(outcome.row.name, state, f"{outcome.seconds:.1f}", Text(report.verbatim(_result(outcome))))
     Console().print(table)
 
 

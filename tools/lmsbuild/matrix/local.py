@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 
 from lmsbuild import command
 from lmsbuild.matrix import build_row
 from lmsbuild.matrix.board import Board
 from lmsbuild.matrix.build_row import Job, Outcome
+from lmsbuild.system import signals
 
 
 def build(jobs: Sequence[Job], at_once: int, board: Board) -> Iterator[Outcome]:
@@ -21,7 +22,7 @@ def build(jobs: Sequence[Job], at_once: int, board: Board) -> Iterator[Outcome]:
     with ThreadPoolExecutor(at_once) as pool:
         futures = [pool.submit(run, job) for job in jobs]
         try:
-            for future in as_completed(futures):
+            for future in signals.completed(futures):
                 yield future.result()
         except BaseException:
             for future in futures:

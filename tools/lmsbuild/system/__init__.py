@@ -1,0 +1,1 @@
+"""What is between the tool and the system that it runs on."""

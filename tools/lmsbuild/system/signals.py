@@ -1,0 +1,73 @@
+"""Signals that end the tool: each ends it as Ctrl-C does, with what was begun cleaned up."""
+
+from __future__ import annotations
+
+import signal
+import threading
+from collections.abc import Iterable, Iterator
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+from contextlib import contextmanager
+from types import FrameType
+from typing import TypeVar
+
+T = TypeVar("T")
+
+# Those that end a program which does not handle them, but for SIGPIPE and SIGXFSZ, of which Python makes errors, SIGKILL, and
+# those of the program's own faults.
+_ENDING = (
+    *(signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT),
+    *(signal.SIGXCPU, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2),
+)
+_LONGEST = 0.2  # seconds that a signal may wait
+_postponing = 0  # blocks of `postponed` that the main thread is in
+_arrived: list[int] = []
+
+
+class Ended(KeyboardInterrupt):
+    """One of the signals."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__()
+        self.number = number
+
+
+def install() -> None:
+    """Raises Ended in the main thread when a signal arrives; those that are ignored, as under nohup, stay ignored."""
+    for number in _ENDING:
+        if signal.getsignal(number) != signal.SIG_IGN:
+            signal.signal(number, _end)
+
+
+@contextmanager
+def postponed() -> Iterator[None]:
+    """A signal that arrives in this block is raised at its end. In other threads, where none is raised, it is no more than the block."""
+    global _postponing
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    _postponing += 1
+    try:
+        yield
+    finally:
+        _postponing -= 1
+        if _arrived and not _postponing:
+            raise Ended(_arrived.pop())
+
+
+def completed(futures: Iterable[Future[T]]) -> Iterator[Future[T]]:
+    """The futures as they are done, like as_completed; but of two signals at once both can go to threads that do not wake the one
+    which waits without end.
+    """
+    left = set(futures)
+    while left:
+        done, left = wait(left, timeout=_LONGEST, return_when=FIRST_COMPLETED)
+        yield from done
+
+
+def _end(number: int, frame: FrameType | None) -> None:
+    for each in _ENDING:  # a second one would interrupt the cleaning
+        signal.signal(each, signal.SIG_IGN)
+    if _postponing:
+        _arrived.append(number)
+    else:
+        raise Ended(number)
