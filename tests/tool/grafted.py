@@ -9,6 +9,7 @@ from pathlib import Path
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 
+from hardened import fortified, lacking
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.elf import symbols
 from lmsbuild.patch import series
@@ -69,6 +70,14 @@ def check_names_no_folder(built_wheel: Path, libraries: set[str]) -> None:
             data = archive.read(name)
             assert b".lmsbuild-" not in data
             assert str(Path.home()).encode() + b"/" not in data
+
+
+def check_hardened(built_wheel: Path, libraries: set[str], folder: Path) -> None:
+    """The libraries were built with the flags against attacks."""
+    with zipfile.ZipFile(built_wheel) as archive:
+        files = [Path(archive.extract(name, folder)) for name in libraries]
+    assert {file.name: lacking(file) for file in files} == {file.name: [] for file in files}
+    assert any(map(fortified, files))
 
 
 def dynamic(library: Path) -> dict[str, list[str]]:

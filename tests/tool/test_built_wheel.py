@@ -56,6 +56,10 @@ def test_the_libraries_name_no_folder_of_the_build(built_wheel: Path, libraries:
     grafted.check_names_no_folder(built_wheel, libraries)
 
 
+def test_the_libraries_are_hardened(built_wheel: Path, libraries: set[str], tmp_path: Path) -> None:
+    grafted.check_hardened(built_wheel, libraries, tmp_path)
+
+
 def test_pip_is_content(lms_python: Path) -> None:
     done = subprocess.run([lms_python, "-m", "pip", "check"], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (0, "No broken requirements found.\n")

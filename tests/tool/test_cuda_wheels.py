@@ -83,6 +83,10 @@ def test_the_libraries_name_no_folder_of_the_build(made: Grafted) -> None:
     grafted.check_names_no_folder(made.wheel, LIBRARIES)
 
 
+def test_the_libraries_are_hardened(made: Grafted, tmp_path: Path) -> None:
+    grafted.check_hardened(made.wheel, LIBRARIES, tmp_path)
+
+
 def test_the_libraries_need_only_what_is_loaded_with_torch(made: Grafted, tmp_path: Path) -> None:
     with zipfile.ZipFile(made.wheel) as archive:
         plain, with_cuda = (grafted.dynamic(Path(archive.extract(name, tmp_path))) for name in sorted(LIBRARIES))

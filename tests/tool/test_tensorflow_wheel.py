@@ -49,6 +49,10 @@ def test_the_platform_tag_is_true(pair: Pair, tmp_path: Path) -> None:
     grafted.check_platform(pair.built, {LIBRARY}, tmp_path)
 
 
+def test_the_library_is_hardened(pair: Pair, tmp_path: Path) -> None:
+    grafted.check_hardened(pair.built, {LIBRARY}, tmp_path)
+
+
 def test_the_library_names_no_folder_of_the_build_and_finds_the_framework_beside_it(pair: Pair, tmp_path: Path) -> None:
     grafted.check_names_no_folder(pair.built, {LIBRARY})
     with WheelFile(pair.built) as wheel:
