@@ -14,6 +14,7 @@ from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.elf import symbols
 from lmsbuild.patch import series
 from lmsbuild.patch.patch import find_patch
+from lmsbuild.sbom import sbom
 from lmsbuild.wheel.wheel import WheelFile, parse_name
 
 # What is loaded with a framework, by the wheel itself or by what it requires.
@@ -39,7 +40,7 @@ def check_differences(built_wheel: Path, base_wheel: Path, tag: Tag, patches: Pa
         old, new = f"{base.dist_info}/", f"{built.dist_info}/"
         moved = {name.replace(old, new, 1): row for name, row in before.items()}
         added = {member for path in patch.added if (member := graft.member(path))} | libraries
-        assert set(after) - set(moved) == added
+        assert set(after) - set(moved) == {*added, f"{new}{sbom.MEMBER}"}
         assert set(moved) - set(after) == set()
         changed = {name for name in moved if moved[name] != after[name]}
         assert changed - {f"{new}WHEEL"} == {*edited, f"{new}METADATA"}

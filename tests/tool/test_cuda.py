@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 import grafted
+import sboms
 import synthetic
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
@@ -144,6 +145,10 @@ def test_a_cuda_wheel_gets_the_second_library(with_cuda: Workshop) -> None:
     assert {"libtorch_lms.so", "libc10_cuda.so", "libcudart.so.12"} <= {*said["DT_NEEDED"]}
     ctypes.CDLL(str(with_cuda.folder / "shop/libcudart.so.12"), ctypes.RTLD_GLOBAL)  # as torch has it loaded
     assert ctypes.CDLL(str(unpacked / LIBRARY)).lms_torch_cuda_answer() == 42
+    headers = [row for name, row in sboms.of_wheel(made).parts().items() if name.startswith("nvidia-")]
+    packages = {path.name: file_sha256(path) for path in (with_cuda.folder / "shop").glob("*.whl")}
+    assert {sboms.properties(row)["file"]: sboms.sha256(row) for row in headers} == packages
+    assert {row["scope"] for row in headers} == {"excluded"}  # nothing of them is in the wheel
 
 
 CARRIED = "torch/lib/libcudart-0a1b2c3d.so.12"

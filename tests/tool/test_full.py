@@ -16,6 +16,7 @@ from pathlib import Path
 
 import pytest
 
+import sboms
 import synthetic
 import upstream
 from lmsbuild import paths
@@ -27,6 +28,7 @@ from lmsbuild.errors import (
     SourceUnreachable,
 )
 from lmsbuild.full import plan
+from lmsbuild.wheel.wheel import WheelFile
 from upstream import TAG, Upstream, git
 from workshop import DRIVE, Workshop
 
@@ -126,6 +128,12 @@ def test_a_wheel_is_built_from_source(there: Upstream) -> None:
     assert (_marks(there) / "jobs-3").exists()
     assert git(_folder(there) / "source", "rev-parse", f"{TAG}^{{commit}}").strip() == there.commit
     assert not list(there.workshop.output.glob(".lmsbuild-*"))
+    parts = sboms.of_wheel(wheel).parts()
+    assert set(parts) == {"pytorch", "large-model-support", "C++ compiler", "lmsbuild"}
+    assert sboms.properties(parts["pytorch"]) == {"commit": there.commit}
+    assert sboms.sha256(parts["large-model-support"]) == there.workshop.patch.digest
+    with WheelFile(wheel) as file:
+        assert file.verify(lambda name: None, lambda done: None) == {}
 
 
 def test_the_plan_can_be_run_by_hand(there: Upstream) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+import sboms
 import synthetic
 import synthetic_tensorflow as tensorflow
 import upstream
@@ -26,6 +27,7 @@ from synthetic import Member
 
 PATCHED = b"message Experimental {\n    bool use_unified_memory = 2;\n    bool lms_enabled = 10001;\n}\n"
 PROTO = "tensorflow/core/protobuf/config.proto"
+REPOSITORY = "example.org/tensorflow"
 CONFIGURE = b"""import json, os
 answers = {name: value for name, value in os.environ.items() if name.startswith(("TF_", "PYTHON_", "CC_OPT"))}
 open(os.environ["TF_CUDA_MARKS"] + "/answers", "w").write(json.dumps(answers))
@@ -75,6 +77,7 @@ def yard(tensorflow_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Yard:
     recipe = (paths.patches_folder() / "catalogue/tensorflow/full.toml").read_text()
     recipe = recipe.replace("disk = 60", "disk = 0").replace('"numpy", "packaging", ', "")
     (shop.patches / "catalogue/tensorflow/full.toml").write_text(recipe)
+    (shop.patches / "catalogue/tensorflow/source.toml").write_text(f'repository = "{REPOSITORY}"\nfolders = []\n')
     made.programs.mkdir()
     (made.programs / "bazel").write_text(BAZEL)
     (made.programs / "bazel").chmod(0o755)
@@ -97,6 +100,11 @@ def test_the_wheel_that_bazel_leaves_gets_what_a_graft_adds(yard: Yard) -> None:
         assert {"tensorflow/libtensorflow_lms.so", "tensorflow/python/lms/__init__.py"} <= names
         assert archive.read(tensorflow.PROTO) == PATCHED
         assert b"import set_lms_enabled\n" in archive.read(tensorflow.EXPERIMENTAL)
+    found = sboms.of_wheel(wheel)
+    ((source, row),) = found.parts(found.parts()["tensorflow"]).items()  # of the base, which was built here
+    commit = upstream.git(yard.repository, "rev-parse", f"{NAME}^{{commit}}").strip()
+    assert (source, sboms.properties(row)) == ("tensorflow", {"commit": commit})
+    assert row["purl"].endswith(f"vcs_url=git%2Bhttps://{REPOSITORY}%40{commit}")
     answers = json.loads((yard.marks / "answers").read_text())
     assert Path(answers["PYTHON_BIN_PATH"]).is_file()
     assert (answers["TF_NEED_CUDA"], answers["TF_PYTHON_VERSION"]) == ("0", synthetic.TARGET.python)

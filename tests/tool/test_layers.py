@@ -22,6 +22,7 @@ LAYERS = (
     ("catalogue", "index"),
     ("fetch",),
     ("patch", "source", "trial"),
+    ("sbom",),
     ("graft",),
     ("conda", "full", "tag"),
     ("bases", "channel", "doctor"),

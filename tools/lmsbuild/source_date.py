@@ -40,3 +40,9 @@ def seconds_of(date: Date) -> int:
         return int(datetime(*date, tzinfo=timezone.utc).timestamp())
     except ValueError:
         return EARLIEST
+
+
+def of(date: Date) -> int:
+    """The seconds that the user chose, or else those of an archive's date."""
+    seconds = chosen()
+    return seconds_of(date) if seconds is None else seconds

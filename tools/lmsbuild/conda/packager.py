@@ -25,7 +25,8 @@ from lmsbuild.conda.requirements import read_providers
 from lmsbuild.conda.tree import copy_licenses, link_libraries, unpack
 from lmsbuild.conda.variants import Layout, describe, framework, layout
 from lmsbuild.errors import BadSources, CondaBuildFailed, FolderInUse, UnsolvableTest, disk_failures
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.sbom import sbom
+from lmsbuild.wheel.wheel import WheelFile, file_sha256, parse_name
 from lmsbuild.workspace import publish, workspace
 
 LEVEL = 12  # of compression; docs/performance.md has what others take
@@ -76,8 +77,11 @@ def build(options: Options) -> list[Path]:
         report.stage("compress")
         finished = scratch / target.platform.subdir
         finished.mkdir()
+        digest = file_sha256(options.wheel)
         for path in made:
-            reproducible.rewrite(path, finished / path.name, seconds, options.level, options.threads)
+            text = sbom.of_conda_package(path.name, target.platform.subdir, options.wheel, digest, seconds)
+            described = {sbom.CONDA_MEMBER: text}
+            reproducible.rewrite(path, finished / path.name, seconds, options.level, options.threads, described)
         untested = None
         if test:
             report.stage("test")
@@ -175,10 +179,7 @@ def _write_recipe(
 
 def _seconds(wheel: WheelFile) -> int:
     """The date of everything in the package: SOURCE_DATE_EPOCH when it is set, else that of the wheel's RECORD."""
-    chosen = source_date.chosen()
-    if chosen is not None:
-        return chosen
-    return source_date.seconds_of(wheel.members[f"{wheel.dist_info}/RECORD"].date_time)
+    return source_date.of(wheel.members[f"{wheel.dist_info}/RECORD"].date_time)
 
 
 def _add_requirements(recipe: Path, requires: Sequence[str]) -> None:

@@ -10,7 +10,7 @@ import io
 import json
 import tarfile
 import zipfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import IO, Any
@@ -23,10 +23,10 @@ _LEFT_OUT = ("info/recipe/rendered_recipe.yaml",)  # says where it was built, an
 _CHUNK = 1 << 20  # bytes
 
 
-def rewrite(package: Path, target: Path, seconds: int, level: int, threads: int) -> None:
+def rewrite(package: Path, target: Path, seconds: int, level: int, threads: int, added: Mapping[str, bytes]) -> None:
     """Writes the `.conda` file `package` to `target`, compressed anew, with one date for everything in it.
 
-    `seconds` are since 1970. Each file's contents, mode and place in the order stay; files belong to user and group 0. The number
+    `seconds` are since 1970, `added` more files below info/, by name. Each file's contents, mode and place in the order stay; files belong to user and group 0. The number
     of threads does not change the bytes.
     """
     zstandard = tools.zstandard()
@@ -50,12 +50,13 @@ def rewrite(package: Path, target: Path, seconds: int, level: int, threads: int)
                 written = stack.enter_context(sink.open(info, "w", force_zip64=True))
                 # Not closed by what it writes to: closing the compressor ends the frame, and the archive's entry stays open.
                 compressed = stack.enter_context(compressor.stream_writer(written, closefd=False))
-                for _ in _copied(unpacked, compressed, seconds):
+                own = added if entry.filename.startswith("info-") else {}
+                for _ in _copied(unpacked, compressed, seconds, own):
                     show(entry.header_offset + packed.tell())  # the parts before it end where it begins
 
 
-def _copied(source: IO[bytes], sink: Any, seconds: int) -> Iterator[str]:
-    """Copies a tar file; yields the names of its members as they are written."""
+def _copied(source: IO[bytes], sink: Any, seconds: int, added: Mapping[str, bytes]) -> Iterator[str]:
+    """Copies a tar file, and adds files; yields the names of its members as they are written."""
     with (
         tarfile.open(fileobj=source, mode="r|") as old,
         tarfile.open(fileobj=sink, mode="w|", format=tarfile.GNU_FORMAT, bufsize=_CHUNK) as new,
@@ -73,3 +74,8 @@ def _copied(source: IO[bytes], sink: Any, seconds: int) -> Iterator[str]:
                 member.size, data = len(text), io.BytesIO(text)
             new.addfile(member, data)
             yield member.name
+        for name, content in sorted(added.items()):
+            member = tarfile.TarInfo(name)
+            member.size, member.mtime = len(content), seconds
+            new.addfile(member, io.BytesIO(content))
+            yield name

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from lmsbuild.catalogue.catalogue import Release, read_toml
@@ -25,6 +25,7 @@ class Runtime:
     include: Path
     library: Path | None  # None: there is no package with the one that the wheel needs
     functions: Path  # a library with the same functions, for this machine
+    wheels: Mapping[str, str] = field(default_factory=dict)  # sha256 of those that it is out of, by name
 
 
 def versions(patches: Path) -> list[str]:
@@ -54,19 +55,21 @@ def releases(patches: Path, version: str, machine: str) -> list[Release]:
 def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
     """Fetches the runtime of this CUDA version and unpacks it into `folder`. Raises UnknownCuda or as download does."""
     target = target_for(None)  # the packages are the same for every interpreter
+    wheels = {}
     for release in releases(patches, version, target.machine):
         file = download.fetch(release, target, cache)
         if file.name not in release.wheels:
             raise WrongHash(
                 f"pip chose {file.name}, which patches/catalogue/cuda.toml does not list: check `pip config list`"
             )
+        wheels[file.name] = release.wheels[file.name]
         with WheelFile(file) as wheel:
             wheel.verify(lambda name: _place(name, folder), lambda done: None)
     libraries = sorted(folder.glob("lib/libcudart.so.*"))
     if len(libraries) != 1:
         raise DamagedWheel(f"the packages for CUDA {version} hold {len(libraries)} runtime libraries, not one")
     is_its_own = "headers" not in read_toml(patches / "catalogue/cuda.toml")[version]
-    return Runtime(folder / "include", libraries[0] if is_its_own else None, libraries[0])
+    return Runtime(folder / "include", libraries[0] if is_its_own else None, libraries[0], wheels)
 
 
 def carried(names: Iterable[str]) -> str | None:

@@ -28,9 +28,12 @@ from lmsbuild.errors import (
 )
 from lmsbuild.full import plan
 from lmsbuild.full.plan import Plan
-from lmsbuild.graft import graft
+from lmsbuild.graft import compilation, graft
 from lmsbuild.lock import held
 from lmsbuild.patch.patch import apply_to_checkout
+from lmsbuild.patch.series import read_series
+from lmsbuild.sbom import in_wheel, sbom
+from lmsbuild.sbom.part import Part
 from lmsbuild.source import source
 from lmsbuild.wheel.target import target_for
 from lmsbuild.wheel.wheel import file_sha256
@@ -77,14 +80,26 @@ def build(made: Plan, *, resume: bool) -> Path:
 
 def _publish(made: Plan, built: Path) -> Path:
     """Puts the wheel that was built, or what a graft makes of it, into the output folder, and returns its file."""
-    options = made.options
+    options, target, sources = made.options, target_for(made.options.python), _sources(made)
     if made.recipe.graft:
-        target = target_for(options.python)
-        return graft.build(graft.Options(options.tag, target, options.patches, options.cache, options.output, built))
+        asked = graft.Options(options.tag, target, options.patches, options.cache, options.output, built, sources)
+        return graft.build(asked)
+    label = read_series(options.patches, options.tag).graft.label
+    parts = [*sources, sbom.large_model_support(label, made.patch), *sbom.tools(compilation.compiler())]
     with workspace(options.output) as scratch:
-        shutil.copy2(built, scratch / built.name)
+        in_wheel.add(built, scratch / built.name, target, parts)
         publish(scratch / built.name, options.output / built.name)
     return options.output / built.name
+
+
+def _sources(made: Plan) -> tuple[Part, ...]:
+    """What the tree was made of, before the patch."""
+    tag, debian = made.options.tag, made.debian
+    if debian:
+        packaging = (debian.packaging,) if debian.packaging else ()
+        return tuple(sbom.archive(each.file, each.sha256) for each in (debian, *packaging))
+    address = source.read_origin(made.options.patches, tag.framework).address
+    return (sbom.checkout(tag.framework, tag.name, address, source.commit(tag, made.tree)),)
 
 
 def _check_ready(made: Plan) -> None:

@@ -28,6 +28,8 @@ from lmsbuild.graft import compilation, config_message
 from lmsbuild.patch import api_modules
 from lmsbuild.patch.patch import Patch, apply_to_folder, find_patch
 from lmsbuild.patch.series import Graft, Library, oldest_python, read_series
+from lmsbuild.sbom import sbom
+from lmsbuild.sbom.part import Part
 from lmsbuild.wheel.archive import ArchiveWriter
 from lmsbuild.wheel.target import Target, glibc_minor, target_for
 from lmsbuild.wheel.wheel import WheelFile, record_hash, record_text
@@ -46,6 +48,7 @@ class Options:
     cache: Path
     output: Path
     base_wheel: Path | None  # None: fetch it
+    sources: tuple[Part, ...] = ()  # what the base wheel was built from, if that was here
 
 
 @dataclass(frozen=True)
@@ -171,12 +174,27 @@ def _build(options: Options) -> Path:
         changed = _changed_files(compiled.graft, compiled.tree.patched, list(compiled.patch.result))
         changed.update(compiled.edited)
         changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
+        changed[f"{wheel.dist_info}/{sbom.MEMBER}"] = _sbom(options, wheel, compiled)
         finished = scratch / compiled.identity.file_name
         _write(wheel, changed, compiled, finished)
         report.stage("publish")
         target = options.output / finished.name
         publish(finished, target)
     return target
+
+
+def _sbom(options: Options, wheel: WheelFile, compiled: Compiled) -> bytes:
+    graft, tag, runtime = compiled.graft, options.tag, compiled.tree.cuda
+    parts = [
+        sbom.base_wheel(wheel.path, tag.wheels, options.sources),
+        sbom.large_model_support(graft.label, compiled.patch),
+        *sbom.tools(compilation.compiler()),
+        *(sbom.wheel(name, known, build_only=True) for name, known in (runtime.wheels if runtime else {}).items()),
+    ]
+    if graft.headers_of:
+        parts.append(sbom.headers(find_tag(options.patches, graft.headers_of, tag.framework)))
+    seconds = source_date.of(wheel.members[f"{wheel.dist_info}/RECORD"].date_time)
+    return sbom.of_wheel(compiled.identity.file_name, options.target, parts, seconds)
 
 
 def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled:
@@ -429,9 +447,11 @@ def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, t
     tags = f"{identity.old_dist_info}/WHEEL"
     contents[tags] = _edit_tags(wheel.read(tags), identity)
     members = [name for name in wheel.members if not name.startswith(old_record)]
-    own = [name for name in members if not name.startswith(f"{identity.old_dist_info}/")]
-    new = sorted(set(contents) - set(members))
-    described = [name for name in members if name.startswith(f"{identity.old_dist_info}/")]
+    info_folder = f"{identity.old_dist_info}/"
+    own = [name for name in members if not name.startswith(info_folder)]
+    added = sorted(set(contents) - set(members))
+    new = [name for name in added if not name.startswith(info_folder)]
+    described = [name for name in (*members, *added) if name.startswith(info_folder)]
     library_mode = stat.S_IMODE(wheel.members[compiled.graft.abi_library].external_attr >> 16)
     with target.open("wb") as file, wheel.path.open("rb") as source:
         writer = ArchiveWriter(file, _date(wheel))

@@ -1,0 +1,1 @@
+"""The bill of materials (SBOM) of what is built."""
