@@ -74,6 +74,55 @@ def test_the_plan_is_a_matrix_that_the_build_understands(tmp_path: Path) -> None
     assert _bash(plan["run"], tmp_path, ROWS="--python 3.99", GITHUB_OUTPUT=str(output)).returncode != 0
 
 
+# What the step finds, what it makes a list of, and what belongs there.
+HASHED = {
+    "build": (
+        ("site/index/torch/a+cpu.lms1.whl", "site/channel/linux-64/b.conda", "site/index/index.html"),
+        "site",
+        ["channel/linux-64/b.conda", "index/index.html", "index/torch/a+cpu.lms1.whl"],
+    ),
+    "release": (
+        ("artifacts/torch-wheel/a+cpu.lms1.whl", "artifacts/Torch-wheel/B.whl", "artifacts/site/index/a.whl"),
+        "release",
+        ["B.whl", "a+cpu.lms1.whl"],
+    ),
+}
+
+
+@pytest.mark.parametrize("workflow", HASHED)
+def test_everything_that_is_published_is_in_the_list_of_hashes(workflow: str, tmp_path: Path) -> None:
+    there, folder, listed = HASHED[workflow]
+    for name in there:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(name)
+    jobs = WORKFLOWS[workflow]["jobs"].values()
+    (step,) = (step for job in jobs for step in job.get("steps", ()) if step.get("id") == "hashes")
+    done = _bash(step["run"], tmp_path, LC_ALL="C.UTF-8")
+    assert done.returncode == 0, done.stderr
+    text = (tmp_path / folder / "SHA256SUMS").read_text()
+    assert [line.split("  ")[1] for line in text.splitlines()] == listed
+    check = "sha256sum --check --strict SHA256SUMS"
+    assert _bash(check, tmp_path / folder).returncode == 0
+    (tmp_path / folder / listed[0]).write_text("other")
+    assert _bash(check, tmp_path / folder).returncode == 1
+
+
+def test_nothing_to_publish_is_an_empty_list(tmp_path: Path) -> None:
+    (tmp_path / "artifacts").mkdir()
+    (step,) = (step for step in WORKFLOWS["release"]["jobs"]["release"]["steps"] if step.get("id") == "hashes")
+    assert _bash(step["run"], tmp_path).returncode == 0
+    assert (tmp_path / "release/SHA256SUMS").read_text() == ""
+
+
+def test_the_release_is_what_was_hashed() -> None:
+    """All of it, after the list is there."""
+    steps = WORKFLOWS["release"]["jobs"]["release"]["steps"]
+    names = [step.get("id") or step.get("uses") or step["run"] for step in steps]
+    hashed, attested, published = names[-3:]
+    assert hashed == "hashes" and attested.startswith("actions/attest-build-provenance@")
+    assert published.split()[-1] == steps[-2]["with"]["subject-path"] == "release/*"
+
+
 def _notes(*words: str | Path) -> subprocess.CompletedProcess[str]:
     return subprocess.run([sys.executable, NOTES, *words], capture_output=True, text=True, check=False)
 
