@@ -34,7 +34,7 @@ def test_the_functions_of_tf_lms() -> None:
     ]
 
 
-PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "docs/examples/README.md"]
+PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/examples/README.md"]
 
 
 @pytest.mark.parametrize("name", [*PAGES, *(f"docs/{path.name}" for path in sorted((ROOT / "docs").glob("*.md")))])
