@@ -15,8 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from lmsbuild.errors import BadAttestation
+from lmsbuild.published import strict_json
+from lmsbuild.published.folder import read_file
 
 KEY = "attestations_sha256"  # in a package's record
+LARGEST = 1 << 26  # bytes of the attestations of one package
 
 
 def beside(package: Path) -> Path:
@@ -61,10 +64,10 @@ def check(package: Path, record: Mapping[str, Any]) -> Iterator[str]:
 def _read(path: Path, sha256: str) -> tuple[list[Any], bytes]:
     """The bundles in a file, all of them about a package of that hash, and its bytes."""
     try:
-        data = path.read_bytes()
-        found = json.loads(data)
+        data = read_file(path, LARGEST)
+        found = strict_json.parse(data)
         bundles = found if isinstance(found, list) else [found]
-        stated = [json.loads(base64.b64decode(bundle["dsseEnvelope"]["payload"])) for bundle in bundles]
+        stated = [strict_json.parse(base64.b64decode(bundle["dsseEnvelope"]["payload"])) for bundle in bundles]
         digests = [{subject["digest"]["sha256"] for subject in statement["subject"]} for statement in stated]
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise BadAttestation(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import io
 import posixpath
 from collections.abc import Iterable, Iterator
@@ -10,10 +9,12 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from lmsbuild.channel import attestations, channel, index
+from lmsbuild.channel import attestations, channel, index, inspection
 from lmsbuild.conda import package_file, runpath, tools
+from lmsbuild.conda.package_file import Package
 from lmsbuild.conda.platforms import Platform, read_platforms
 from lmsbuild.errors import BadChannel, DamagedPackage, DamagedWheel
+from lmsbuild.published.folder import read_file
 
 _ANEW = "`lmsbuild channel publish` writes it anew"
 _LARGEST_SHOWN = 20  # findings
@@ -44,7 +45,7 @@ def check(folder: Path, recipes: Path) -> int:
 
 def _check_index(folder: Path, parts: list[index.Part]) -> Iterator[str]:
     """Whether each file of the index is there, and what the packages make of it, as far as these can be read."""
-    readable = all(set(part.facts) == set(part.records) for part in parts)
+    readable = all(set(part.facts) == set(part.records) and _is_readable(part) for part in parts)
     for part in parts:
         tables = index.tables(part) if readable else {}
         for name in index.FILES:
@@ -52,13 +53,20 @@ def _check_index(folder: Path, parts: list[index.Part]) -> Iterator[str]:
             yield from _check_packed(path)
             yield from _check_table(path, tables.get(name))
         for path in sorted((folder / part.subdir).iterdir()):
-            new = path.name not in part.records and not path.name.startswith(".")
-            if new and path.name.endswith(package_file.SUFFIXES):
+            if path.name not in part.records and path.name.endswith(package_file.SUFFIXES):
                 yield (
-                    f"{part.subdir}: {path.name} is not in the index: `lmsbuild channel publish` adds it, or says what is "
-                    "wrong with it"
+                    f"{part.subdir}: {package_file.shown(path.name)} is not in the index: `lmsbuild channel publish` adds it, or "
+                    "says what is wrong with it"
                 )
     yield from _check_table(folder / index.CHANNELDATA, index.channeldata(parts) if readable else None)
+
+
+def _is_readable(part: index.Part) -> bool:
+    """Whether clients can read it, of which _check_dependencies tells."""
+    try:
+        return part.packages is not None
+    except BadChannel:
+        return False
 
 
 def _check_packed(path: Path) -> Iterator[str]:
@@ -67,10 +75,13 @@ def _check_packed(path: Path) -> Iterator[str]:
         yield f"{path.parent.name}: {packed.name} is missing: {_ANEW}"
     elif path.exists():
         try:
-            if channel.unpacked_index(packed.read_bytes()) != path.read_bytes():
+            table = read_file(path)
+            if channel.unpacked_index(read_file(packed), len(table)) != table:
                 yield f"{path.parent.name}: {packed.name} is not what {path.name} says: {_ANEW}"
         except BadChannel as error:
             yield f"{path.parent.name}: {packed.name}: {error}"
+        except OSError as error:
+            yield f"{path.parent.name}: {packed.name} cannot be read: {error.strerror}"
 
 
 def _check_table(path: Path, expected: dict[str, Any] | None) -> Iterator[str]:
@@ -89,51 +100,36 @@ def _check_package(
         yield "the file is missing"
         return
     try:
-        found = channel.digest(path)
-    except DamagedPackage as error:
-        yield str(error)
-        return
-    stated = channel.Digest(record.get("size", 0), record.get("md5", ""), record.get("sha256", ""))
-    if found != stated:
-        yield f"has {found.size} bytes and sha256 {found.sha256}, the index says {stated.size} and {stated.sha256}"
-        return
-    try:
-        described = package_file.read_description(path)
-        facts[path.name] = index.facts(described)
-        stated_there = {**index.record(path.name, described["index"]), **asdict(found)}
-        for key in sorted((stated_there.keys() | record.keys()) - {attestations.KEY}):
-            if stated_there.get(key) != record.get(key):
-                yield f"says {key} {stated_there.get(key)!r}, the index says {record.get(key)!r}"
-        if path.parent.name != record.get("subdir"):
-            yield f"is for {record.get('subdir')}"
-        yield from attestations.check(path, record)
-        yield from _check_members(path, described.get("paths", {}), machine)
+        with package_file.opened(path) as package:
+            yield from _check_opened(package, path, record, machine, facts)
     except (DamagedPackage, DamagedWheel) as error:
         yield str(error)
 
 
-def _check_members(path: Path, listed: dict[str, Any], machine: Platform | None) -> Iterator[str]:
-    """Checks the contents against paths.json, and what ELF files tell the loader."""
-    expected = {row["_path"]: row for row in listed.get("paths", [])}
-    for member in package_file.members(path):
-        row = expected.pop(member.name, None)
-        if member.name.startswith("info/"):
-            continue
-        if row is None:
-            yield f"has {member.name}, which its paths.json does not list"
-        if member.file is None:
-            continue
-        data = member.file.read()
-        if row and row.get("sha256") not in (None, hashlib.sha256(data).hexdigest()):
-            yield f"{member.name} is not what paths.json says"
-        if data.startswith(runpath.MAGIC):
-            known = runpath.read(io.BytesIO(data), member.name)
-            assert known is not None
-            yield from _check_elf(member.name, known, machine)
-    yield from (f"lacks {name}, which its paths.json lists" for name in sorted(expected))
+def _check_opened(
+    package: Package, path: Path, record: dict[str, Any], machine: Platform | None, facts: dict[str, dict[str, Any]]
+) -> Iterator[str]:
+    found = channel.digest(package)
+    stated = channel.Digest(record["size"], record.get("md5", ""), record["sha256"])
+    if found != stated:
+        yield f"has {found.size} bytes and sha256 {found.sha256}, the index says {stated.size} and {stated.sha256}"
+        return
+    described, faults = inspection.inspect(package, lambda name, data: _check_elf(name, data, machine))
+    yield from faults
+    stated_there = {**index.record(path.name, described["index"]), **asdict(found)}
+    facts[path.name] = index.facts(described)
+    for key in sorted((stated_there.keys() | record.keys()) - {attestations.KEY}):
+        if stated_there.get(key) != record.get(key):
+            yield f"says {key} {stated_there.get(key)!r}, the index says {record.get(key)!r}"
+    if path.parent.name != record.get("subdir"):
+        yield f"is for {record.get('subdir')}"
+    yield from attestations.check(path, record)
 
 
-def _check_elf(name: str, elf: runpath.Elf, machine: Platform | None) -> Iterator[str]:
+def _check_elf(name: str, data: bytes, machine: Platform | None) -> Iterator[str]:
+    """What a file tells the loader. Raises DamagedWheel."""
+    elf = runpath.read(io.BytesIO(data), name)
+    assert elf is not None
     if machine is None or elf.machine != machine.elf or not elf.little_endian:
         needed = machine.elf if machine else "any machine, as noarch promises"
         yield f"{name} is for {elf.machine}, not for {needed}"
@@ -148,7 +144,11 @@ def _check_elf(name: str, elf: runpath.Elf, machine: Platform | None) -> Iterato
 def _check_dependencies(parts: Iterable[index.Part]) -> Iterator[str]:
     """Whether what the channel itself has of a required package satisfies the requirement."""
     rattler = tools.rattler()
-    packages = {part.subdir: part.packages for part in parts}
+    try:
+        packages = {part.subdir: part.packages for part in parts}
+    except BadChannel as error:
+        yield str(error)
+        return
     for subdir, own in packages.items():
         reachable: dict[str, list[Any]] = {}
         others = packages.get(channel.NOARCH, {}) if subdir != channel.NOARCH else {}

@@ -14,20 +14,28 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from lmsbuild import report
-from lmsbuild.channel import attestations, index
+from lmsbuild.channel import attestations, index, inspection
 from lmsbuild.conda import package_file, tools
+from lmsbuild.conda.package_file import INFO, Package
 from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, PackageConflict, WrongSubdir
-from lmsbuild.published.folder import ASIDE, SEEN, Published, publishing, read_json, read_seen, stamp, write
+from lmsbuild.published import folder as published
+from lmsbuild.published import strict_json
+from lmsbuild.published.folder import SEEN, Published, publishing, read_json, read_seen, stamp, write
 
 NOARCH = "noarch"
 _COMMAND = "lmsbuild channel publish"
-_CHUNK = 1 << 20  # bytes
+_REPAIR = "lmsbuild channel repair"
+_SUBDIR = re.compile(r"noarch|linux-[a-z0-9_]+")
+_SHA256 = re.compile(r"[0-9a-f]{64}")
+_ANEW = f"`{_COMMAND}` writes it anew"
+_CHUNK, _PACKED_CHUNK = 1 << 20, 1 << 12  # bytes; the latter may unpack to a hundred MiB
 _LEVEL = 12  # of the index's compression
 
 
@@ -79,14 +87,7 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
                 hashed += _index_found(folder)
             for package in packages:
                 hashed += _take(package, channel, folders)
-            # Before the index that names them, and noarch's index before those of packages that require what it names.
-            ordered = sorted(folders.values(), key=lambda folder: (folder.subdir != NOARCH, folder.subdir))
-            for folder in ordered:
-                _settle(folder)
-            parts = [index.Part(folder.subdir, folder.records, folder.seen) for folder in ordered]
-            write(channel / index.CHANNELDATA, index.as_bytes(index.channeldata(parts)))
-            for folder, part in zip(ordered, parts, strict=True):
-                _write_index(folder, part)
+            write_index(channel, folders.values())
         finally:
             for folder in folders.values():
                 for copy in folder.arriving.values():
@@ -101,20 +102,61 @@ def publish(channel: Path, packages: Iterable[Path]) -> Published:
     return Published(added, sum(map(len, before.values())), hashed)
 
 
+def write_index(channel: Path, folders: Iterable[Folder]) -> None:
+    """Moves what arrives into its place, and writes the index. Raises BadChannel before that when no client could read it."""
+    # Noarch's index is there before those of packages that require what it names.
+    ordered = sorted(folders, key=lambda folder: (folder.subdir != NOARCH, folder.subdir))
+    parts = [index.Part(folder.subdir, folder.records, folder.seen) for folder in ordered]
+    data = index.as_bytes(index.channeldata(parts))
+    tables = [index.tables(part) for part in parts]
+    for folder in ordered:
+        _settle(folder)
+    write(channel / index.CHANNELDATA, data)
+    for folder, table in zip(ordered, tables, strict=True):
+        _write_tables(folder, table)
+
+
 def read_index(folder: Path) -> dict[str, dict[str, Any]]:
     """What repodata.json in the folder says of each package, by file name. Raises BadChannel when it cannot be read."""
+    found = read_rows(folder)
+    if wrong := [name for name, row in found.items() if not is_record(name, row)]:
+        raise BadChannel(
+            f"{folder / 'repodata.json'} is no index: put back the one that was published, or let `{_REPAIR}` write it anew; "
+            f"what it says of {package_file.shown(wrong[0])} is of no package"
+        )
+    return found
+
+
+def read_rows(folder: Path) -> dict[str, Any]:
+    """What repodata.json in the folder says, by file name, whatever it is. Raises BadChannel when it cannot be read."""
     path = folder / "repodata.json"
-    table, found = read_table(path), dict[str, dict[str, Any]]()
+    table, found = read_table(path), dict[str, Any]()
     for key in ("packages", "packages.conda"):
         rows = table.get(key, {})
-        if not isinstance(rows, dict) or not all(map(_is_record, rows.values())):
-            raise BadChannel(f"{path} is no index: put back the one that was published")
+        if not isinstance(rows, dict):
+            raise BadChannel(
+                f"{path} is no index: put back the one that was published, or let `{_REPAIR}` write it anew; its {key} are no table"
+            )
         found |= rows
     return found
 
 
-def _is_record(row: Any) -> bool:
-    return isinstance(row, dict) and isinstance(row.get("size"), int) and isinstance(row.get("sha256"), str)
+def is_record(name: str, row: Any) -> bool:
+    """Whether this may be what an index says of the package in that file."""
+    try:
+        package_file.identity(name)
+    except DamagedPackage:
+        return False
+    return (
+        isinstance(row, dict)
+        and isinstance(row.get("size"), int)
+        and _is_sha256(row.get("sha256"))
+        and _is_sha256(row.get(attestations.KEY, row["sha256"]))
+    )
+
+
+def _is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and bool(_SHA256.fullmatch(value))
 
 
 def read_table(path: Path) -> dict[str, Any]:
@@ -130,45 +172,60 @@ def subdirs(channel: Path) -> list[Path]:
     return found
 
 
-def digest(path: Path, copy: Path | None = None) -> Digest:
-    """Reads a file once: hashes it, and writes it to `copy` on the way. Raises DamagedPackage when it cannot be read."""
+def digest(package: Package, copy: Path | None = None) -> Digest:
+    """Reads a package once: hashes it, and writes it to `copy` on the way. Raises DamagedPackage when it cannot be read."""
     md5, sha256, size = hashlib.md5(usedforsecurity=False), hashlib.sha256(), 0
+    source = package.file
+    source.seek(0)
+    sink = copy.open("xb") if copy else None
     try:
-        opened = path.open("rb")
-    except OSError as error:
-        raise DamagedPackage(f"{path} cannot be read: {error.strerror}") from error
-    with opened as source, report.progress(path.name, path.stat().st_size, is_bytes=True) as show:
-        sink = copy.open("wb") if copy else None
-        try:
-            while chunk := source.read(_CHUNK):
+        with report.progress(package.name, package.size, is_bytes=True) as show:
+            while chunk := _read(package):
                 md5.update(chunk)
                 sha256.update(chunk)
                 size += len(chunk)
                 show(size)
                 if sink:
                     sink.write(chunk)
-            if sink:
-                sink.flush()
-                os.fsync(sink.fileno())
-        finally:
-            if sink:
-                sink.close()
+        if sink:
+            sink.flush()
+            os.fsync(sink.fileno())
+    finally:
+        if sink:
+            sink.close()
     return Digest(size, md5.hexdigest(), sha256.hexdigest())
 
 
-def unpacked_index(data: bytes) -> bytes:
-    """What a .zst file holds. Raises BadChannel when it is damaged."""
+def _read(package: Package) -> bytes:
+    try:
+        return package.file.read(_CHUNK)
+    except OSError as error:
+        raise DamagedPackage(f"{package.name} cannot be read: {error.strerror}") from error
+
+
+def unpacked_index(data: bytes, largest: int = strict_json.LARGEST) -> bytes:
+    """What a .zst file holds, at most `largest` bytes. Raises BadChannel when it is damaged or holds more."""
     zstandard = tools.zstandard()
     try:
-        unpacked: bytes = zstandard.ZstdDecompressor().decompressobj().decompress(data)
+        stream = zstandard.ZstdDecompressor().decompressobj()
+        unpacked = bytearray()
+        for start in range(0, len(data), _PACKED_CHUNK):
+            unpacked += stream.decompress(data[start : start + _PACKED_CHUNK])
+            if len(unpacked) > largest:
+                raise BadChannel(f"a .zst file holds more than {largest} bytes: {_ANEW}")
     except zstandard.ZstdError as error:
-        raise BadChannel(f"a .zst file is damaged ({error}): `lmsbuild channel publish` writes it anew") from error
-    return unpacked
+        raise BadChannel(f"a .zst file is damaged ({error}): {_ANEW}") from error
+    if not stream.eof or stream.unused_data:
+        raise BadChannel(f"a .zst file is cut off, or has something behind it: {_ANEW}")
+    return bytes(unpacked)
 
 
 def _subdirs(channel: Path) -> list[Path]:
-    folders = (path for path in channel.iterdir()) if channel.is_dir() else iter(())
-    return sorted(path for path in folders if path.is_dir() and (path.name == NOARCH or path.name.startswith("linux-")))
+    folders = [path for path in channel.iterdir() if _SUBDIR.fullmatch(path.name)] if channel.is_dir() else []
+    for path in folders:
+        if path.is_symlink():
+            raise BadChannel(f"{path} is a link, and packages are written there: put the folder itself in its place")
+    return sorted(path for path in folders if path.is_dir())
 
 
 def _new_folder(path: Path) -> Folder:
@@ -177,12 +234,15 @@ def _new_folder(path: Path) -> Folder:
 
 
 def _read_folder(path: Path) -> Folder:
-    for left in path.glob(f"{ASIDE}*"):
-        left.unlink()
+    published.remove_leftovers(path)
     if not (path / "repodata.json").exists():
         return _new_folder(path)
-    seen = read_seen(path / SEEN, _COMMAND)
-    return Folder(path, read_index(path), {name: row for name, row in seen.items() if index.are_facts(row)})
+    return Folder(path, read_index(path), read_facts(path))
+
+
+def read_facts(path: Path) -> dict[str, dict[str, Any]]:
+    """What is remembered of the packages in a folder, by file name."""
+    return {name: row for name, row in read_seen(path / SEEN, _COMMAND).items() if index.are_facts(row)}
 
 
 def _index_found(folder: Folder) -> int:
@@ -190,75 +250,104 @@ def _index_found(folder: Folder) -> int:
     files = [path for path in folder.path.iterdir() if path.name.endswith(package_file.SUFFIXES)]
     for path in sorted(files):
         if path.name not in folder.records and not path.is_file():
-            raise BadChannel(f"{folder.subdir}/{path.name} is no file: remove it, or put the package there")
+            name = package_file.shown(path.name)
+            raise BadChannel(f"{folder.subdir}/{name} is no file: remove it, or put the package there")
     there = {path.name: path.stat() for path in files if path.is_file()}
     gone = sorted(set(folder.records) - set(there))
     if gone:
         raise BadChannel(
-            f"{folder.subdir}/{gone[0]} is in the index, but its file is gone: put it back, since users may have locked it"
+            f"{folder.subdir}/{gone[0]} is in the index, but its file is gone: put it back, since users may have locked it; "
+            f"if it is lost, `{_REPAIR}` takes it out of the index"
         )
     hashed = 0
     for name, status in sorted(there.items()):
         known, seen = folder.records.get(name), folder.seen.get(name, {})
-        found_stamp = stamp(status)
-        if known and seen.get("stamp") == found_stamp and known["size"] == status.st_size:
+        if known and seen.get("stamp") == stamp(status) and known["size"] == status.st_size:
             continue
-        found = digest(folder.path / name)
+        with package_file.opened(folder.path / name) as package:
+            _index_one(folder, package)
         hashed += 1
-        if known is None:
-            _add(folder, name, folder.path / name, found)
-        elif known["sha256"] != found.sha256:
-            raise _conflict(name, folder, "the file in the channel is not the one that was published")
-        elif not seen:
-            folder.seen[name] = index.facts(package_file.read_description(folder.path / name))
-        folder.seen[name]["stamp"] = found_stamp
     for name in there:
         _attest(folder, name, attestations.beside(folder.path / name))
     return hashed
 
 
-def _take(package: Path, channel: Path, folders: dict[str, Folder]) -> int:
-    """Copies a package beside its place and indexes it; returns how many files were read."""
-    subdir = package_file.read_description(package)["index"].get("subdir")
-    if not isinstance(subdir, str) or not (subdir == NOARCH or subdir.startswith("linux-")) or "/" in subdir:
-        raise WrongSubdir(f"{package.name} is for {subdir!r}, and this channel has packages for Linux only")
-    lies_in = package.resolve().parent.name
-    if lies_in != subdir and (lies_in == NOARCH or lies_in.startswith(("linux-", "osx-", "win-"))):
-        raise WrongSubdir(f"{package.name} is for {subdir}, but lies in {lies_in}: one of the two is wrong")
-    folder = folders.get(subdir) or folders.setdefault(subdir, _new_folder(channel / subdir))
-    if package.resolve() == (folder.path / package.name).resolve():
-        return 0  # indexed where it lies
-    known = folder.records.get(package.name)
-    copy = folder.path / f"{ASIDE}{package.name}"
-    found = digest(package, None if known else copy)
-    if known:
-        if known["sha256"] != found.sha256:
-            raise _conflict(package.name, folder, "the one given has other contents")
-    else:
-        folder.arriving[package.name] = copy
-        for _ in package_file.members(package):  # to its end, so that nothing truncated is published
-            pass
-        _add(folder, package.name, package, found)
-    _attest(folder, package.name, attestations.beside(package))
+def _index_one(folder: Folder, package: Package) -> None:
+    """Indexes a package that lies in the folder, or compares it with what the index says of it."""
+    name, known = package.name, folder.records.get(package.name)
+    package_file.identity(name)  # before it is read whole
+    status = stamp(os.fstat(package.file.fileno()))
+    found = digest(package)
+    if known is None:
+        add(folder, package, found)
+    elif known["sha256"] != found.sha256:
+        raise _conflict(
+            name, folder, f"the file in the channel is not the one that was published, which `{_REPAIR}` takes as it is"
+        )
+    elif name not in folder.seen:
+        folder.seen[name] = index.facts(inspection.sound(package))
+    if stamp(os.fstat(package.file.fileno())) != status:
+        raise BadChannel(f"{folder.subdir}/{name} changes while it is read: publish again when it is complete")
+    folder.seen[name]["stamp"] = status
+
+
+def _take(path: Path, channel: Path, folders: dict[str, Folder]) -> int:
+    """Copies a package beside its place and indexes the copy; returns how many files were read."""
+    with package_file.opened(path) as package:
+        subdir = _subdir(package)
+        lies_in = path.resolve().parent.name
+        if lies_in != subdir and (lies_in == NOARCH or lies_in.startswith(("linux-", "osx-", "win-"))):
+            raise WrongSubdir(f"{path.name} is for {subdir}, but lies in {lies_in}: one of the two is wrong")
+        folder = folders.get(subdir) or folders.setdefault(subdir, _new_folder(channel / subdir))
+        if path.resolve() == (folder.path / path.name).resolve():
+            return 0  # indexed where it lies
+        known = folder.records.get(path.name)
+        if known:
+            if known["sha256"] != digest(package).sha256:
+                raise _conflict(path.name, folder, "the one given has other contents")
+        else:
+            copy = published.aside(folder.path / path.name)
+            copy.unlink(missing_ok=True)
+            folder.arriving[path.name] = copy
+            found = digest(package, copy)
+            with package_file.opened(copy, path.name) as own:
+                add(folder, own, found)
+    _attest(folder, path.name, attestations.beside(path))
     return 1
 
 
-def _add(folder: Folder, name: str, file: Path, found: Digest) -> None:
-    described = package_file.read_description(file)
-    subdir = described["index"].get("subdir")
-    if subdir != folder.subdir:
-        raise WrongSubdir(f"{name} is for {subdir}, but lies in {folder.subdir}: move it there")
+def _subdir(package: Package) -> str:
+    """The platform that a package says it is for. Raises DamagedPackage or WrongSubdir."""
+    package_file.identity(package.name)
+    for member in package.members(only_info=True):
+        if member.name == f"{INFO}index.json":
+            subdir = (package.table(member) or {}).get("subdir")
+            if not isinstance(subdir, str) or not _SUBDIR.fullmatch(subdir):
+                raise WrongSubdir(f"{package.name} is for {subdir!r}, and this channel has packages for Linux only")
+            return subdir
+    raise DamagedPackage(f"{package.name} has no {INFO}index.json: it is no conda package")
+
+
+def add(folder: Folder, package: Package, found: Digest) -> None:
+    """Adds a package to what the index says. Raises DamagedPackage, WrongSubdir or PackageConflict."""
+    name = package.name
+    described = inspection.sound(package)
+    record = index.record(name, described["index"])
+    if record["subdir"] != folder.subdir:
+        raise WrongSubdir(f"{name} is for {record['subdir']}, but lies in {folder.subdir}: move it there")
     twin = next((other for other in _twins(name) if other in folder.records), None)
     if twin:
         raise _conflict(name, folder, f"it is there as {twin}")
-    folder.records[name] = {**index.record(name, described["index"]), **asdict(found)}
+    folder.records[name] = {**record, **asdict(found)}
     folder.seen[name] = index.facts(described)
 
 
 def _attest(folder: Folder, name: str, given: Path) -> None:
     """Takes up the attestations of a package in the file `given`, if there is one."""
     record = folder.records[name]
-    if given.is_file() and hashlib.sha256(given.read_bytes()).hexdigest() != record.get(attestations.KEY):
+    if given.is_file() and hashlib.sha256(published.read_file(given, attestations.LARGEST)).hexdigest() != record.get(
+        attestations.KEY
+    ):
         data = attestations.joined(folder.path / name, record, given)
         folder.attested[name] = data
         record[attestations.KEY] = hashlib.sha256(data).hexdigest()
@@ -290,8 +379,7 @@ def _settle(folder: Folder) -> None:
         write(attestations.beside(folder.path / name), data)
 
 
-def _write_index(folder: Folder, part: index.Part) -> None:
-    tables = index.tables(part)
+def _write_tables(folder: Folder, tables: dict[str, dict[str, Any]]) -> None:
     for name in index.FILES:
         data = index.as_bytes(tables[name])
         write(folder.path / f"{name}.zst", tools.zstandard().ZstdCompressor(level=_LEVEL).compress(data))

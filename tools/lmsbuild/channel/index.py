@@ -14,13 +14,15 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
+from lmsbuild.channel import description
 from lmsbuild.conda import tools
 from lmsbuild.errors import BadChannel, DamagedPackage
 
 CHANNELDATA = "channeldata.json"
 # In each platform's folder, in the order in which they are written: the one that every client can read comes last.
 FILES = ("run_exports.json", "current_repodata.json", "repodata.json")
-_NOT_INDEXED = ("arch", "platform")  # that index.json has, and the index does not need
+# That index.json may have: what the index does not need, and what only a channel can say.
+_NOT_INDEXED = ("arch", "platform", "attestations_sha256", "channel", "fn", "url")
 _ABOUT = ("description", "dev_url", "doc_url", "home", "license", "source_url", "summary")  # of about.json
 _SCRIPTS = {"pre_link": "-pre-link.", "post_link": "-post-link.", "pre_unlink": "-pre-unlink."}
 _ACTIVATION = ("activate.d", "deactivate.d")
@@ -46,7 +48,8 @@ class Part:
                 table = rattler.RepoData.from_path(f"/proc/self/fd/{file.fileno()}")
             except Exception as error:  # py-rattler's have no common class
                 raise BadChannel(
-                    f"no client can read {self.subdir}/repodata.json ({error}): put back what was there"
+                    f"no client can read {self.subdir}/repodata.json ({error}): put back what was there, or let "
+                    "`lmsbuild channel repair` write it anew"
                 ) from error
         return {str(package.file_name): package for package in table.into_repo_data(rattler.Channel("channel"))}
 
@@ -83,15 +86,12 @@ def record(file: str, index: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises DamagedPackage when it is such that clients could not read the index with it.
     """
-    if not isinstance(index.get("depends", []), list):
-        raise DamagedPackage(f"{file} has an index.json without a list of what it requires: build it again")
+    for fault in description.faults({"index": index}):
+        raise DamagedPackage(f"{file} {fault}: build it again")
     made = {key: value for key, value in index.items() if key not in _NOT_INDEXED}
-    rattler = tools.rattler()
     try:
-        Part(str(index.get("subdir")), {file: made}, {}).packages  # noqa: B018
-        for text in (*made.get("depends", ()), *made.get("constrains", ())):
-            rattler.MatchSpec(text)
-    except Exception as error:
+        Part(made["subdir"], {file: made}, {}).packages  # noqa: B018
+    except BadChannel as error:
         raise DamagedPackage(f"{file} has an index.json that clients cannot read ({error}): build it again") from error
     return made
 

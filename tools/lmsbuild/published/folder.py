@@ -6,20 +6,24 @@ once is not hashed again while its size and date stay the same; `lmsbuild-index.
 
 from __future__ import annotations
 
-import json
+import errno
+import hashlib
 import os
+import re
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from lmsbuild.errors import NOT_WRITABLE, BadChannel, OutputNotWritable, disk_failures
 from lmsbuild.lock import locked
+from lmsbuild.published import strict_json
 
-ASIDE = ".lmsbuild-"  # begins the name of a file that is not complete
 SEEN = "lmsbuild-index.json"
 _LOCK = ".lmsbuild-lock"
+_ASIDE = re.compile(r"\.lmsbuild-[0-9a-f]{32}\.part")
 
 
 @dataclass(frozen=True)
@@ -44,10 +48,39 @@ def stamp(status: os.stat_result) -> list[int]:
     return [status.st_size, status.st_mtime_ns]
 
 
+def aside(path: Path) -> Path:
+    """Where a file is written until it is complete: beside its place, under a name that nothing else has."""
+    return path.with_name(f".lmsbuild-{hashlib.sha256(os.fsencode(path.name)).hexdigest()[:32]}.part")
+
+
+def remove_leftovers(folder: Path) -> None:
+    """Removes what a run that was killed had written aside. For who holds the lock."""
+    for path in folder.iterdir():
+        if _ASIDE.fullmatch(path.name):
+            path.unlink()
+
+
+def open_file(path: Path) -> IO[bytes]:
+    """Opens a file to read it. Raises OSError, also of what is no file, such as a pipe, which is not waited for."""
+    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(opened).st_mode):
+        os.close(opened)
+        raise OSError(errno.EINVAL, "it is no file, but a folder, pipe or device", str(path))
+    return os.fdopen(opened, "rb")
+
+
+def read_file(path: Path, largest: int = strict_json.LARGEST) -> bytes:
+    """What a file holds. Raises OSError, also when it is larger than `largest` bytes."""
+    with open_file(path) as file:
+        if os.fstat(file.fileno()).st_size > largest:
+            raise OSError(errno.EFBIG, f"it has more than {largest} bytes", str(path))
+        return file.read()
+
+
 def read_json(path: Path, written_by: str) -> dict[str, Any]:
     """A file that the command `written_by` writes. Raises BadChannel."""
     try:
-        found = json.loads(path.read_bytes())
+        found = strict_json.parse(read_file(path))
     except FileNotFoundError as error:
         raise BadChannel(f"{path} is missing: `{written_by}` writes it") from error
     except (OSError, ValueError) as error:
@@ -74,14 +107,15 @@ def write(path: Path, data: bytes) -> None:
     if path.is_file() and path.read_bytes() == data:
         return
     later = int(path.stat().st_mtime) + 1 if path.is_file() else 0
-    aside = path.with_name(f"{ASIDE}{path.name}")
-    with aside.open("wb") as file:
+    new = aside(path)
+    new.unlink(missing_ok=True)  # which may be a link to elsewhere
+    with new.open("xb") as file:
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    if aside.stat().st_mtime < later:
-        os.utime(aside, (later, later))
-    os.replace(aside, path)
+    if new.stat().st_mtime < later:
+        os.utime(new, (later, later))
+    os.replace(new, path)
 
 
 @contextmanager
