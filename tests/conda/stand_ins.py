@@ -170,7 +170,7 @@ def _openmp(folder: Path) -> list[Path]:
 def _python(folder: Path) -> Path:
     tree = folder / "python.tree"
     (tree / "bin").mkdir(parents=True)
-    (tree / "bin/python").symlink_to(sys.base_prefix + f"/bin/python{VERSION}")
+    shutil.copy(Path(sys.base_prefix) / f"bin/python{VERSION}", tree / "bin/python")  # links lead out of no package
     (tree / "pyvenv.cfg").write_text(f"home = {sys.base_prefix}/bin\ninclude-system-site-packages = false\n")
     made = make(folder, "python", platform.python_version(), f"0_{ABI}", tree=tree)
     shutil.rmtree(tree)

@@ -13,7 +13,7 @@ import click
 from lmsbuild import paths, report
 from lmsbuild.bases import bases
 from lmsbuild.catalogue import catalogue
-from lmsbuild.channel import audit, channel
+from lmsbuild.channel import audit, channel, repair
 from lmsbuild.conda import package_file, package_tests, packager, variants
 from lmsbuild.conda.platforms import Platform, find_platform, target_on
 from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongPlatform, WrongVersion
@@ -247,11 +247,29 @@ def publish_packages(channel_folder: Path, packages: tuple[Path, ...], verbose: 
     report.note(f"{len(done.added)} added, {done.known} there before, {done.hashed} files read")
 
 
+@channel_group.command(name="repair")
+@click.argument("channel_folder", metavar="DIR", type=_FOLDER)
+@_verbose
+def repair_channel(channel_folder: Path, verbose: bool) -> None:
+    """Make the channel in DIR readable again, and check it.
+
+    Bad packages are set aside in DIR/set-aside, and the index is written anew from the good ones. Nothing is deleted.
+    """
+    report.configure(verbose=verbose)
+    for sentence in repair.repair(channel_folder):
+        click.echo(sentence)
+    _check(channel_folder)
+
+
 @channel_group.command(name="check")
 @click.argument("channel_folder", metavar="DIR", type=_FOLDER)
 @_verbose
 def check_channel(channel_folder: Path, verbose: bool) -> None:
     """Check every hash of the channel in DIR, every dependency that it can satisfy, every ELF file."""
     report.configure(verbose=verbose)
+    _check(channel_folder)
+
+
+def _check(channel_folder: Path) -> None:
     count = audit.check(channel_folder, paths.recipes_folder())
     click.echo(f"{channel_folder}: {count} packages, all as the index says")

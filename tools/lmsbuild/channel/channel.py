@@ -279,6 +279,7 @@ def _index_one(folder: Folder, package: Package) -> None:
     status = stamp(os.fstat(package.file.fileno()))
     found = digest(package)
     if known is None:
+        check_twins(folder, name)
         add(folder, package, found)
     elif known["sha256"] != found.sha256:
         raise _conflict(
@@ -306,6 +307,7 @@ def _take(path: Path, channel: Path, folders: dict[str, Folder]) -> int:
             if known["sha256"] != digest(package).sha256:
                 raise _conflict(path.name, folder, "the one given has other contents")
         else:
+            check_twins(folder, path.name)
             copy = published.aside(folder.path / path.name)
             copy.unlink(missing_ok=True)
             folder.arriving[path.name] = copy
@@ -329,15 +331,12 @@ def _subdir(package: Package) -> str:
 
 
 def add(folder: Folder, package: Package, found: Digest) -> None:
-    """Adds a package to what the index says. Raises DamagedPackage, WrongSubdir or PackageConflict."""
+    """Adds a package to what the index says. Raises DamagedPackage or WrongSubdir."""
     name = package.name
     described = inspection.sound(package)
     record = index.record(name, described["index"])
     if record["subdir"] != folder.subdir:
         raise WrongSubdir(f"{name} is for {record['subdir']}, but lies in {folder.subdir}: move it there")
-    twin = next((other for other in _twins(name) if other in folder.records), None)
-    if twin:
-        raise _conflict(name, folder, f"it is there as {twin}")
     folder.records[name] = {**record, **asdict(found)}
     folder.seen[name] = index.facts(described)
 
@@ -353,10 +352,12 @@ def _attest(folder: Folder, name: str, given: Path) -> None:
         record[attestations.KEY] = hashlib.sha256(data).hexdigest()
 
 
-def _twins(name: str) -> list[str]:
-    """The file names of the same package in other formats."""
+def check_twins(folder: Folder, name: str) -> None:
+    """Raises PackageConflict when the index has the package in another format."""
     stem = str(package_file.identity(name))
-    return [f"{stem}{suffix}" for suffix in package_file.SUFFIXES if name != f"{stem}{suffix}"]
+    for twin in (f"{stem}{suffix}" for suffix in package_file.SUFFIXES):
+        if twin != name and twin in folder.records:
+            raise _conflict(name, folder, f"it is there as {twin}")
 
 
 def _conflict(name: str, folder: Folder, what: str) -> PackageConflict:

@@ -66,11 +66,12 @@ class Stream:
 
     def check_end(self, end: int) -> None:
         """Reads on to the end, where only zeros may be, and at least a block of them. `end` is that of the last member."""
-        while data := self._source.read(CHUNK):
-            self._at += len(data)
-            if data.strip(b"\0") or self._at > end + _HEADER:
-                raise Damaged("something follows its last member")
-        if self._filled > end or self._at < end + _BLOCK:
+        while self.read(CHUNK):
+            if self._filled > end:
+                break
+        if self._filled > end:
+            raise Damaged("something follows its last member")
+        if self._at < end + _BLOCK:
             raise Damaged("it does not end after its last member")
 
 

@@ -149,7 +149,7 @@ def opened(path: Path, name: str = "") -> Iterator[Package]:
     except FileNotFoundError as error:
         raise NoSuchFile(f"there is no file {path}") from error
     except OSError as error:
-        raise DamagedPackage(f"{path} cannot be read: {error.strerror}") from error
+        raise DamagedPackage(f"{shown(str(path))} cannot be read: {error.strerror}") from error
     with file:
         yield Package(name or path.name, file, file.seek(0, 2))
 
