@@ -181,6 +181,7 @@ OUTSIDE = "is no path inside of the environment"
         ([file("lib//x")], OUTSIDE),
         ([file("lib/\x1b[2Jx")], OUTSIDE),
         ([file("lib/x\ny")], OUTSIDE),
+        ([file("x/" * 600 + "x")], OUTSIDE),
         ([link("lib/x", "/etc/passwd")], "leads out of the environment"),
         ([link("lib/x", "../../etc")], "leads out of the environment"),
         ([link("a/up", ".."), link("a/b/x", "../up/../etc")], "leads out of the environment"),

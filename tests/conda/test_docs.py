@@ -102,6 +102,7 @@ PUBLISH = "lmsbuild channel publish channel dist/linux-64/*.conda"
 BUILT = "pytorch-2.13.0-cpu_py311_lms1_1100.conda"  # as the page calls it
 INDEX = "lmsbuild channel publish channel"
 CHECK = "lmsbuild channel check channel"
+REPAIR = "lmsbuild channel repair channel"
 SIGN = (
     "cd channel && sha256sum channeldata.json */*.json */*.zst > SHA256SUMS && "
     "ssh-keygen -Y sign -f ../key -n file SHA256SUMS"
@@ -147,6 +148,15 @@ def test_publish_and_check(built_package: Path, tmp_path: Path, tool: dict[str, 
     assert run(PUBLISH, tmp_path, tool).splitlines() == [f"linux-64/{package.name}" for package in packages]
     assert run(INDEX, tmp_path, tool) == ""
     assert "3 packages, all as the index says" in run(CHECK, tmp_path, tool)
+
+
+@runs(REPAIR)
+def test_repair(tmp_path: Path, tool: dict[str, str]) -> None:
+    """What is bad is where the page says, and the last line is the check's."""
+    channel.publish(tmp_path / "channel", [make(tmp_path)])
+    (tmp_path / f"channel/{SUBDIR}/bad-1.0-0.conda").write_bytes(b"")
+    assert "1 packages, all as the index says" in run(REPAIR, tmp_path, tool).splitlines()[-1]
+    assert (tmp_path / f"channel/set-aside/{SUBDIR}/bad-1.0-0.conda").exists()
 
 
 @runs(SIGN)

@@ -13,6 +13,7 @@ from lmsbuild.conda.package_file import INFO, Member, shown
 
 _SET_ID = 0o6000  # bits of a mode: whoever runs the file becomes its owner
 _MOST_LINKS = 40  # that lead from one to the next, as the system takes
+_LONGEST = 1024  # characters of a path; the system takes 4096 bytes, and the environment has a path, too
 _CHUNK = 1 << 16  # bytes
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")  # and bytes that are no characters
 _TYPES = {"file": "hardlink", "hard link": "hardlink", "link": "softlink", "folder": "directory"}  # in paths.json
@@ -87,10 +88,9 @@ class Contents:
         for name, target in self._links.items():
             if fault := self._leads(name):
                 yield f"has {shown(name)}, a link to {shown(target)}, which {fault}"
-        folders = {folder for name in self._found for folder in _folders(name)}
-        for folder in sorted(folders & self._found.keys()):
-            if self._found[folder].kind != "folder":
-                yield f"has {shown(folder)}, which is a {self._found[folder].kind}, and files below it"
+        no_folders = {name for name, found in self._found.items() if found.kind != "folder"}
+        for folder in sorted({folder for name in self._found for folder in _folders(name) if folder in no_folders}):
+            yield f"has {shown(folder)}, which is a {self._found[folder].kind}, and files below it"
         if paths is None:
             yield "has no info/paths.json, which says what it installs"
         else:
@@ -113,7 +113,7 @@ class Contents:
                 followed += 1
                 if not target or followed > _MOST_LINKS:
                     return "leads nowhere"
-                if target.startswith("/") or _CONTROL.search(target):
+                if target.startswith("/") or len(target) > _LONGEST or _CONTROL.search(target):
                     return "leads out of the environment"
                 at.pop()
                 left += target.split("/")[::-1]
@@ -148,7 +148,11 @@ def _is_info(name: str) -> bool:
 
 
 def _is_inside(name: str) -> bool:
-    return not _CONTROL.search(name) and all(part not in ("", ".", "..") for part in name.split("/"))
+    return (
+        len(name) <= _LONGEST
+        and not _CONTROL.search(name)
+        and all(part not in ("", ".", "..") for part in name.split("/"))
+    )
 
 
 def _folders(name: str) -> Iterator[str]:

@@ -109,6 +109,7 @@ class _Repair:
     def _look_at(self, path: Path, row: dict[str, Any] | None) -> None:
         name, records = path.name, self.folder.records
         try:
+            package_file.identity(name)
             with package_file.opened(path) as package:
                 status = stamp(os.fstat(package.file.fileno()))
                 found = channel.digest(package)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import Counter
 from typing import Any, NoReturn
 
 LARGEST = 1 << 30  # bytes; the index of the largest channel there is has a third of it
@@ -32,9 +33,8 @@ def parse(data: bytes, largest: int = LARGEST) -> Any:
 def _table(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        names = [name for name, _ in pairs]
-        twice = next(name for name in names if names.count(name) > 1)
-        raise ValueError(f"it has {twice!r} twice in one table")
+        names = Counter(name for name, _ in pairs)
+        raise ValueError(f"it has {names.most_common(1)[0][0]!r} twice in one table")
     return found
 
 
