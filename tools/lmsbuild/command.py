@@ -14,11 +14,12 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor, wait
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 from lmsbuild import report
 from lmsbuild.errors import MissingProgram
@@ -26,6 +27,7 @@ from lmsbuild.system import signals
 
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1
+_T = TypeVar("_T")
 _running: set[subprocess.Popen[bytes]] = set()
 _running_lock = threading.Lock()  # also held while a program is started, so that none is started unseen
 _is_ending = False
@@ -85,15 +87,26 @@ def run_all(
     on_finish: Callable[[int], None],
 ) -> list[Finished]:
     """Runs programs side by side, as many at a time as there are processors; `on_finish` gets how many are done."""
-    with ThreadPoolExecutor(max_workers=os.cpu_count()) as pool:
-        futures = [pool.submit(run, arguments, folder=folder, environment=environment) for arguments in commands]
+    calls = [partial(run, arguments, folder=folder, environment=environment) for arguments in commands]
+    return call_all(calls, os.cpu_count() or 1, on_finish)
+
+
+def call_all(calls: Sequence[Callable[[], _T]], most: int, on_finish: Callable[[int], None]) -> list[_T]:
+    """Calls functions that run programs side by side, `most` at a time; `on_finish` gets how many are done.
+
+    When one fails the programs are killed, and what it raised is raised.
+    """
+    with ThreadPoolExecutor(max_workers=most) as pool:
+        futures = [pool.submit(call) for call in calls]
         try:
-            for done, _ in enumerate(signals.completed(futures), start=1):
+            for done, future in enumerate(signals.completed(futures), start=1):
+                future.result()
                 on_finish(done)
         except BaseException:
             for future in futures:
                 future.cancel()
-            kill_all()
+            while wait(futures, 0.1).not_done:  # a function may run another program after the one that was killed
+                kill_all()
             raise
     return [future.result() for future in futures]
 

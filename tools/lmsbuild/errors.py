@@ -406,6 +406,18 @@ class BadAttestation(Failure):
     exit_code = 66
 
 
+class OtherOwner(Failure):
+    """A checkout or clone belongs to another user, so that git refuses to work in it."""
+
+    exit_code = 67
+
+
+class UnsafeSource(Failure):
+    """A source would have git run a program, write outside the tree, or wait for ever."""
+
+    exit_code = 68
+
+
 @contextmanager
 def disk_failures(*places: object) -> Iterator[None]:
     """Turns the system's errors while files are written below `places` into failures that say what to do."""

@@ -7,6 +7,7 @@ before something is said, so that a script which only reads the catalogue needs 
 from __future__ import annotations
 
 import functools
+import re
 import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -29,6 +30,11 @@ def configure(*, verbose: bool) -> None:
     """Sets whether commands are shown."""
     global _verbose
     _verbose = verbose
+
+
+def masked(text: str) -> str:
+    """The text without the passwords of the addresses in it."""
+    return re.sub(r"(\w://[^\s/:@]*):[^\s/@]*@", r"\1:***@", text)
 
 
 def stage(name: str) -> None:
@@ -68,7 +74,7 @@ def verbatim(text: str) -> str:
 
 
 def _say(text: str, style: str = "", end: str = "\n") -> None:
-    _console().print(verbatim(text), style=style, end=end, markup=False)
+    _console().print(verbatim(masked(text)), style=style, end=end, markup=False)
 
 
 class Show(Protocol):

@@ -34,7 +34,7 @@ from lmsbuild.patch.patch import apply_to_checkout
 from lmsbuild.patch.series import read_series
 from lmsbuild.sbom import in_wheel, sbom
 from lmsbuild.sbom.part import Part
-from lmsbuild.source import source
+from lmsbuild.source import source, submodules
 from lmsbuild.wheel.target import target_for
 from lmsbuild.wheel.wheel import file_sha256
 from lmsbuild.workspace import publish, workspace
@@ -157,12 +157,12 @@ def _source_holds(made: Plan, stamp: str) -> bool:
     if not stamp or not made.tree.is_dir():
         return False
     inside = git_command.run(made.tree, "merge-base", "--is-ancestor", stamp, "HEAD")
-    return inside.code == 0 and not source.missing_submodules(made.tree)
+    return inside.code == 0 and not submodules.missing(made.tree)
 
 
 def _apply(made: Plan) -> str:
     patch, tag = made.patch, made.options.tag
-    command.run(["git", "-C", made.tree, "am", "--abort"])  # of a run that was killed
+    git_command.run(made.tree, "am", "--abort")  # of a run that was killed
     git_command.run(made.tree, "reset", "--quiet", "--hard", f"refs/tags/{tag.name}")
     try:
         report.note(f"{apply_to_checkout(patch, made.tree, tag)} commits on top of {tag.name}")

@@ -23,7 +23,6 @@ from lmsbuild.source import debian, source
 from lmsbuild.wheel.target import Target, target_for
 
 _GIB = 1 << 30
-_WHOLE = 40  # digits of a commit
 
 # Run by the interpreter that is to build, which may be much older than the one that runs the tool.
 _LOOK = """
@@ -239,7 +238,7 @@ def lines(plan: Plan) -> list[str]:
     return [
         f"# {tag.framework} {tag.name} with Large Model Support, by the framework's own build; {plan.because}",
         shlex.join(["mkdir", "-p", str(plan.folder)]),
-        *_source_lines(plan),
+        _source_line(plan),
         shlex.join(map(str, [*am_words(tree), *(path.resolve() for path in plan.patch.files)])),
         shlex.join(["cd", str(tree)]),
         *(shlex.join(["env", *settings, *words]) for words in plan.commands),
@@ -247,15 +246,12 @@ def lines(plan: Plan) -> list[str]:
     ]
 
 
-def _source_lines(plan: Plan) -> list[str]:
-    tag, tree = plan.options.tag, plan.tree
-    if plan.debian:
-        words = ["lmsbuild", "source", tag.full_name, str(tree), "--source", source.DEBIAN, "--whole"]
-        return [shlex.join(words)]
-    fetched = [shlex.join(map(str, words)) for words in source.commands(plan.from_where, tree)]
-    submodules = [shlex.join(map(str, words)) for words in source.submodule_commands(plan.from_where, tree)]
-    revision = shlex.join(["git", "-C", str(tree), "rev-parse", f"refs/tags/{tag.name}^{{commit}}"])
-    return [*fetched, _is_commit(revision, tag.commit), *submodules]
+def _source_line(plan: Plan) -> str:
+    words = ["lmsbuild", "source", plan.options.tag.full_name, str(plan.tree)]
+    if plan.options.source:
+        at = source.DEBIAN if plan.debian else source.address(plan.from_where)
+        words += ["--source", report.masked(at)]
+    return shlex.join([*words, "--whole"])
 
 
 def _last_lines(plan: Plan, output: Path) -> list[str]:
@@ -265,11 +261,6 @@ def _last_lines(plan: Plan, output: Path) -> list[str]:
     tag = plan.options.tag
     words = ["lmsbuild", tag.framework, tag.name, "--python", plan.options.python or target_for(None).python]
     return [f"{shlex.join([*words, '--output', str(output)])} --base {wheels}"]
-
-
-def _is_commit(revision: str, commit: str) -> str:
-    """A command that succeeds when `revision`, a command too, prints this commit, or one with these first digits."""
-    return f'test "$({revision})" = {commit}' if len(commit) == _WHOLE else f"{revision} | grep -q ^{commit}"
 
 
 def memory_available() -> int:

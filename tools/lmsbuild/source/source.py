@@ -1,46 +1,39 @@
 """Gets upstream's source tree at a tag: from git, and where Debian has the tag, from its archive when git cannot.
 
 A tree from git is the catalogue's commit, or there is no tree. What was fetched once is kept in the cache, as the
-folder `.git` of a finished tree, so that the next time needs no network.
+folder `.git` of a finished tree, so that the next time needs no network: it is fetched from there.
 """
 
 from __future__ import annotations
 
 import os
-import re
 import shutil
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from lmsbuild import command, git_command, report
+from lmsbuild import git_command, report
 from lmsbuild.catalogue.catalogue import Tag, read_toml
 from lmsbuild.errors import (
     FolderInUse,
-    NoSpace,
     NoSuchFile,
     NoSuchRevision,
     SourceIncomplete,
     SourceUnreachable,
+    UnsafeSource,
     WrongCommit,
     disk_failures,
 )
-from lmsbuild.fetch import patience
 from lmsbuild.lock import locked
-from lmsbuild.source import debian
+from lmsbuild.source import address as addresses
+from lmsbuild.source import debian, foreign, repository, submodules
 from lmsbuild.workspace import workspace
-
-Words = list[str | Path]
 
 DEBIAN = "debian"  # as --source takes it; a folder of that name is ./debian
 
-_SUBMODULE_JOBS = 4  # connections at once
-_HICCUP = re.compile(
-    r"Could not resolve (?:host|proxy)|Connection (?:timed out|reset|refused)|Couldn't connect|Failed to connect|Empty reply"
-    r"|early EOF|unexpected disconnect|hung up unexpectedly|RPC failed|returned error: (?:429|5\d\d)"
-)
-_IDENTITY = ("-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost", "-c", "commit.gpgSign=false")
+_IDENTITY = {"user.name": "lmsbuild", "user.email": "lmsbuild@localhost"}
+_OWN = {"config", "FETCH_HEAD", "hooks", "index", "logs"}  # what concerns one tree alone in its `.git`
 
 
 @dataclass(frozen=True)
@@ -118,41 +111,14 @@ def check_vacant(tree: Path) -> None:
 
 
 def address(options: Options) -> str:
-    """What git fetches from. Raises NoSuchFile."""
+    """What git fetches from. Raises NoSuchFile or UnsafeSource."""
     if options.source is None:
         return read_origin(options.patches, options.tag.framework).address
     if Path(options.source).exists():
         return str(Path(options.source).absolute())
-    if ":" not in options.source:
+    if addresses.protocol(options.source) == "file" and ":" not in options.source:
         raise NoSuchFile(f"--source {options.source}: there is no such clone or bundle; an address names its protocol")
     return options.source
-
-
-def commands(options: Options, tree: Path) -> list[Words]:
-    """The commands that make `tree` out of what `address` names."""
-    name, at = options.tag.name, address(options)
-    words: list[Words] = [["git", "init", "--quiet", tree], ["git", "-C", tree, "remote", "add", "origin", at]]
-    fetch: Words = ["git", "-C", tree, "fetch", "--quiet", "--depth", "1"]
-    if not options.whole:
-        folders = read_origin(options.patches, options.tag.framework).folders
-        # Two commands, as git before 2.35 needs them.
-        words.append(["git", "-C", tree, "sparse-checkout", "init", "--cone"])
-        words.append(["git", "-C", tree, "sparse-checkout", "set", *folders])
-        fetch.append("--filter=blob:none")
-    words.append([*fetch, "origin", f"+refs/tags/{name}:refs/tags/{name}"])
-    words.append(["git", "-C", tree, "checkout", "--quiet", "--force", "--detach", f"refs/tags/{name}"])
-    return words
-
-
-def submodule_commands(options: Options, tree: Path) -> list[Words]:
-    """The commands that bring the submodules of `tree` in; those of a local clone are taken from there."""
-    words: list[Words] = []
-    modules = Path(address(options)) / ".git" / "modules"
-    if modules.is_dir():
-        words.append(["cp", "-r", modules, tree / ".git" / "modules"])
-    update: Words = ["git", "-C", tree, "submodule", "update", "--quiet", "--init", "--recursive", "--force"]
-    words.append([*update, "--depth", "1", "--jobs", str(_SUBMODULE_JOBS)])
-    return words
 
 
 def check_commit(tag: Tag, tree: Path, where: str) -> None:
@@ -172,13 +138,7 @@ def _is_known(tag: Tag, commit: str) -> bool:
 
 def commit(tag: Tag, tree: Path) -> str:
     """The commit that the tag is in the checkout; empty when there is none."""
-    return _git(tree, "rev-parse", "--verify", "--quiet", f"refs/tags/{tag.name}^{{commit}}").text.strip()
-
-
-def missing_submodules(tree: Path) -> list[str]:
-    """The submodules that are not there, or not at the commit that the tree names."""
-    listed = _git(tree, "submodule", "status", "--recursive")
-    return [line.split()[1] for line in listed.text.splitlines() if not line.startswith(" ")]
+    return repository.run(tree, "rev-parse", "--verify", "--quiet", f"refs/tags/{tag.name}^{{commit}}").text.strip()
 
 
 def _fill(fresh: Path, options: Options) -> str:
@@ -192,7 +152,7 @@ def _fill(fresh: Path, options: Options) -> str:
     with locked(kept.with_name(f"{kept.name}.lock"), "another run fetches the same tag; waiting for it"):
         for whole in (True, False) if not options.whole else (True,):
             cached = _kept(options, whole)
-            if cached.is_dir() and _restored(cached, fresh, options):
+            if cached.is_dir() and _restored(cached, fresh, options, at):
                 return f"{tag.name} at commit {tag.commit}, as the catalogue has it (cached)"
         try:
             _fetch(fresh, options, at)
@@ -222,43 +182,48 @@ def _kept(options: Options, whole: bool) -> Path:
 
 
 def _fetch(fresh: Path, options: Options, at: str) -> None:
+    scratch = fresh.parent
+    place = repository.locate(at, at, scratch, options.tag.name)
+    modules: tuple[Path, ...] = ()
+    if place.lender and options.source and Path(options.source).exists():
+        clone = foreign.find(Path(at))
+        modules = clone.modules if clone else ()
+    _make(fresh, options, place, submodules.Source(at, modules, alone=False))
+
+
+def _make(fresh: Path, options: Options, place: repository.Place, below: submodules.Source) -> None:
+    """Makes the tree `fresh` of what is at `place`, and of the submodules `below`."""
     tag = options.tag
+    name = f"refs/tags/{tag.name}"
     with report.progress(f"fetch {tag.name}", None):
-        for words in commands(options, fresh):
-            done = _run(words)
-            if done.code and "fetch" in words and "couldn't find remote ref" in done.error_text:
-                _fetch_commit(fresh, options, at)
-            elif done.code:
-                raise SourceUnreachable(_unreachable(at, done))
-            if "fetch" in words:
-                check_commit(tag, fresh, at)
+        repository.create(fresh)
+        repository.without_filters(fresh / ".git")
+        repository.checked(fresh, "remote", "add", "origin", place.url)
+        words: tuple[str, ...] = ()
         if not options.whole:
-            return
-        for words in submodule_commands(options, fresh):
-            done = _run(words)
-            if done.code:
-                raise SourceIncomplete(
-                    f"the submodules of {tag.name} cannot be had: {_reason(done)}. They come from where .gitmodules says, "
-                    "or out of the clone that --source names; git's setting url.<base>.insteadOf sends it elsewhere"
+            folders = read_origin(options.patches, tag.framework).folders
+            # Two commands, as git before 2.35 needs them.
+            repository.checked(fresh, "sparse-checkout", "init", "--cone")
+            repository.checked(fresh, "sparse-checkout", "set", *folders)
+            words = ("--filter=blob:none",)
+        done = repository.fetch(fresh, place, f"+{name}:{name}", *words)
+        if done.code and "couldn't find remote ref" in done.error_text:
+            # A mirror may have upstream's history but not its tags.
+            if repository.fetch(fresh, place, f"+{tag.commit}:{name}", *words).code:
+                raise NoSuchRevision(
+                    f"{place.said} has neither the tag {tag.name} nor its commit {tag.commit}: bring the mirror up to date "
+                    "(`git fetch --tags`), or give another one with --source"
                 )
-        missing = missing_submodules(fresh)
-        if missing:
-            raise SourceIncomplete(f"after git submodule update {', '.join(missing[:3])} of {tag.name} is not there")
-
-
-def _fetch_commit(fresh: Path, options: Options, at: str) -> None:
-    """For a mirror that has upstream's history but not its tags."""
-    tag = options.tag
-    words: Words = ["git", "-C", fresh, "fetch", "--quiet", "--depth", "1"]
-    if not options.whole:
-        words.append("--filter=blob:none")
-    done = _run([*words, "origin", f"+{tag.commit}:refs/tags/{tag.name}"])
-    if done.code:
-        raise NoSuchRevision(
-            f"{at} has neither the tag {tag.name} nor its commit {tag.commit}: bring the mirror up to date "
-            "(`git fetch --tags`), or give another one with --source"
-        )
-    report.note(f"{at} has no tag {tag.name}, but its commit")
+            report.note(f"{place.said} has no tag {tag.name}, but its commit")
+        elif done.code:
+            raise SourceUnreachable(repository.unreachable(place.said, repository.reason(done, place)))
+        check_commit(tag, fresh, place.said)
+        done = repository.check_out(fresh, place, name)
+        if done.code:
+            raise SourceUnreachable(repository.unreachable(place.said, repository.reason(done, place)))
+        repository.checked(fresh, "remote", "set-url", "origin", below.address)
+        if options.whole:
+            submodules.fetch(fresh, below, fresh.parent)
 
 
 def from_archive(fresh: Path, options: Options, archive: Path) -> str:
@@ -275,7 +240,8 @@ def from_archive(fresh: Path, options: Options, archive: Path) -> str:
                 f"{name} in {archive.name} has the git hash {found}, the catalogue knows {blob} for {tag.name}: "
                 "take upstream's tree from elsewhere with --source"
             )
-    _checked(fresh, "init", "--quiet")
+    repository.create(fresh)
+    repository.without_filters(fresh / ".git")
     _commit_all(fresh, f"{tag.framework} {tag.name} without third_party, from Debian's {archive.name}")
     said = (
         f"{tag.name} from Debian's {archive.name}, by its sha256; it states no commit of upstream's, but the "
@@ -292,20 +258,14 @@ def _add_packaging(fresh: Path, options: Options) -> str:
     debian.unpack(debian.fetch_packaging(package, packaging, options.cache), fresh / "debian")
     count = debian.apply_patches(fresh, packaging)
     _commit_all(fresh, f"{count} patches of Debian's {packaging.file}")
-    _checked(fresh, "tag", options.tag.name)
+    repository.checked(fresh, "tag", options.tag.name)
     left = f", without {', '.join(packaging.without)}" if packaging.without else ""
     return f"with the {count} patches of {packaging.file}, by its sha256{left}"
 
 
 def _commit_all(tree: Path, message: str) -> None:
-    _checked(tree, "add", "--all", "--force")
-    _checked(tree, *_IDENTITY, "commit", "--quiet", "-m", message)
-
-
-def _checked(tree: Path, *words: str) -> None:
-    done = _git(tree, *words)
-    if done.code:
-        raise SourceUnreachable(f"git {words[0]} in {tree} failed: {_reason(done)}")
+    repository.checked(tree, "add", "--all", "--force")
+    repository.checked(tree, "commit", "--quiet", "-m", message, settings=_IDENTITY)
 
 
 def _keep(folder: Path, kept: Path) -> None:
@@ -316,20 +276,21 @@ def _keep(folder: Path, kept: Path) -> None:
         os.replace(scratch / "git", kept)
 
 
-def _restored(kept: Path, fresh: Path, options: Options) -> bool:
+def _restored(kept: Path, fresh: Path, options: Options, at: str) -> bool:
     """Makes the tree from the cache; when that is damaged, removes it and says so."""
-    tag = options.tag
-    fresh.mkdir()
-    _copy(kept, fresh / ".git")
-    words: list[Words] = [["git", "-C", fresh, "checkout", "--quiet", "--force", "--detach", f"refs/tags/{tag.name}"]]
-    if options.whole:
-        words.append(["git", "-C", fresh, "submodule", "update", "--quiet", "--init", "--recursive", "--force"])
-    if all(_run(each).code == 0 for each in words) and _is_known(tag, commit(tag, fresh)):
-        return True
-    report.note(f"{kept.name} in the cache is damaged; fetching it again")
-    shutil.rmtree(fresh)
-    shutil.rmtree(kept)
-    return False
+    try:
+        found = foreign.find(kept)
+        if found is None:
+            raise SourceIncomplete(f"{kept} is no repository")
+        foreign.check_files(found)
+        place = repository.lent(found, str(kept), fresh.parent, options.tag.name)
+        _make(fresh, options, place, submodules.Source(at, found.modules, alone=True))
+    except (NoSuchRevision, SourceIncomplete, SourceUnreachable, UnsafeSource, WrongCommit) as error:
+        report.note(f"{kept.name} in the cache is damaged; fetching it again: {error}")
+        shutil.rmtree(fresh, ignore_errors=True)
+        shutil.rmtree(kept)
+        return False
+    return True
 
 
 def _copy(folder: Path, target: Path) -> None:
@@ -344,29 +305,7 @@ def _copy(folder: Path, target: Path) -> None:
                 pass
         return str(shutil.copy2(source, destination))
 
-    # The index describes files of the tree that it was made for, by their times.
-    shutil.copytree(folder, target, symlinks=True, copy_function=copy, ignore=shutil.ignore_patterns("index"))
+    def left(inside: str, names: list[str]) -> set[str]:
+        return _OWN & {*names} if "HEAD" in names else set()
 
-
-def _unreachable(at: str, done: command.Finished) -> str:
-    return (
-        f"git cannot fetch from {at}: {_reason(done)}. Check the network (git uses its own settings, such as http.proxy), "
-        "or give a clone, a bundle or a mirror with --source"
-    )
-
-
-def _reason(done: command.Finished) -> str:
-    """The first line in which git says what went wrong."""
-    lines = [line for line in done.error_text.splitlines() if line.startswith(("fatal:", "error:"))]
-    return (lines or done.error_text.strip().splitlines() or ["no reason given"])[0].removeprefix("fatal: ")
-
-
-def _git(tree: Path, *words: str | Path) -> command.Finished:
-    return _run(["git", "-C", tree, *words])
-
-
-def _run(words: Words) -> command.Finished:
-    done = patience.repeat(lambda: command.run(words, environment=git_command.own_environment()), _HICCUP)
-    if done.found_no_space:
-        raise NoSpace(words[2], "git says so")
-    return done
+    shutil.copytree(folder, target, symlinks=True, copy_function=copy, ignore=left)
