@@ -95,7 +95,7 @@ def _in_the_way(tree: Path) -> None:
     ("spoil", "failure", "message"),
     [
         (_dirty, DirtyCheckout, "other"),
-        (_staged, DirtyCheckout, "staged"),
+        (_staged, DirtyCheckout, "other"),
         (_no_repository, NotACheckout, "no git checkout"),
         (_other_blob, PatchMismatch, r"torch/cuda/__init__\.py in .* is not the file"),
         (_no_blob, PatchMismatch, r"has no torch/cuda/__init__\.py"),
@@ -223,12 +223,11 @@ def test_the_identity_is_the_one_that_git_finds(workshop: Workshop) -> None:
 
 def test_a_series_that_git_refuses_leaves_no_trace(workshop: Workshop) -> None:
     tree = _checkout(workshop)
-    hook = tree / ".git/hooks/applypatch-msg"
-    hook.parent.mkdir(exist_ok=True)
-    hook.write_text("#!/bin/sh\nexit 1\n")
-    hook.chmod(0o755)
+    patch = workshop.patch
+    with patch.files[-1].open("a") as file:
+        file.write("diff --git a/other b/other\n--- a/other\n+++ b/other\n@@ -1 +1 @@\n-y\n+z\n")
     with pytest.raises(PatchMismatch, match="git am"):
-        apply_to_checkout(workshop.patch, tree)
+        apply_to_checkout(patch, tree)
     assert _git(tree, "log", "--format=%s") == "base\n"
     assert not (tree / ".git/rebase-apply").exists()
 

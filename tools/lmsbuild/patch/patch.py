@@ -7,26 +7,22 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from lmsbuild import command, git_command
+from lmsbuild import git_command
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.errors import (
     AlreadyApplied,
     DirtyCheckout,
-    MissingProgram,
     NoSpace,
     NoSuchFile,
-    NotACheckout,
     OtherRelease,
     PartlyApplied,
     PatchMismatch,
 )
+from lmsbuild.patch.checkout import Checkout, open_checkout
 from lmsbuild.patch.series import read_series
 
-if TYPE_CHECKING:
-    import git
-
+_AM = ("am", "--no-3way", "--no-gpg-sign", "--quiet")
 _NO_BLOB = "0" * 40
 _TOUCH = re.compile(
     rb"^diff --git a/(?P<path>\S+) b/(?P=path)\n(?:new file mode \d+\n)?index (?P<old>[0-9a-f]{40})\.\.(?P<new>[0-9a-f]{40})",
@@ -130,40 +126,29 @@ def apply_to_checkout(
     """Adds the commits to the current branch of a git checkout; returns how many that made.
 
     With `tag`, the patch's, a checkout of another one of the `known` tags is refused even when the edited files are the
-    same there; `patches` is where theirs are. Raises MissingProgram, NotACheckout, DirtyCheckout, AlreadyApplied,
-    PartlyApplied, OtherRelease or PatchMismatch; the checkout is then as it was.
+    same there; `patches` is where theirs are. Raises MissingProgram, NotACheckout, OtherOwner, UnsafeSource,
+    DirtyCheckout, AlreadyApplied, PartlyApplied, OtherRelease or PatchMismatch; the checkout is then as it was.
     """
-    try:
-        import git  # not above: without git in PATH this fails, also for a command that needs none
-    except ImportError as error:
-        raise MissingProgram("cannot run git: it is not in PATH; run `lmsbuild doctor`") from error
-    try:
-        repository = git.Repo(tree)
-    except (git.InvalidGitRepositoryError, git.NoSuchPathError) as error:
-        raise NotACheckout(
-            f"{tree} is no git checkout: `lmsbuild source` makes one, or clone the framework and check out the tag"
-        ) from error
-    with repository:
-        if repository.bare or not repository.head.is_valid():
-            raise NotACheckout(f"{tree} has no commit checked out: check out the tag first")
-        if (Path(repository.git_dir) / "rebase-apply").exists():
-            raise PartlyApplied(f"{tree} is amid a git am or rebase: end it first, or give up with `git am --abort`")
-        if repository.is_dirty(untracked_files=False, submodules=False):
-            changed = ", ".join(sorted({str(item.a_path) for item in repository.index.diff(None)})[:3])
-            raise DirtyCheckout(f"{tree} has uncommitted changes ({changed or 'staged'}): commit or stash them first")
-        found = _blobs(repository, [*patch.edited, *patch.added])
-        _check_not_applied(patch, found, tree, [other for other in known if other != tag], patches)
-        _check_release(patch, repository, found, tree, tag, known)
-        check_before(patch, found, str(tree))
-        root = Path(str(repository.working_tree_dir))
-        for name in patch.added:
-            if name in found or (root / name).exists():
-                raise PatchMismatch(
-                    f"{name}, which {patch.name} adds, is already there: remove it, or use a clean tree"
-                )
-        before = repository.head.commit
-        _am(patch, root)
-        return sum(1 for _ in repository.iter_commits(f"{before.hexsha}..HEAD"))
+    checkout = open_checkout(tree)
+    if (checkout.git_folder / "rebase-apply").exists():
+        raise PartlyApplied(f"{tree} is amid a git am or rebase: end it first, or give up with `git am --abort`")
+    changed = checkout.changed()
+    if changed:
+        raise DirtyCheckout(
+            f"{tree} has uncommitted changes ({', '.join(sorted(changed)[:3])}): commit or stash them first"
+        )
+    found = checkout.blobs([*patch.edited, *patch.added])
+    _check_not_applied(patch, found, tree, [other for other in known if other != tag], patches)
+    _check_release(patch, checkout, found, tree, tag, known)
+    check_before(patch, found, str(tree))
+    # What a commit says of a file is one thing, what is in the folder and what git has kept of it are others.
+    check_before(patch, {**found, **checkout.written([*patch.edited])}, str(tree))
+    for name in patch.added:
+        if name in found or (tree / name).exists():
+            raise PatchMismatch(f"{name}, which {patch.name} adds, is already there: remove it, or use a clean tree")
+    before = checkout.head
+    _am(patch, checkout, before)
+    return int(checkout.git("rev-list", "--count", f"{before}..HEAD").text)
 
 
 def _check_not_applied(
@@ -194,7 +179,7 @@ def _is_applied(patches: Path, tag: Tag, found: Mapping[str, str]) -> bool:
 
 def _check_release(
     patch: Patch,
-    repository: git.Repo,
+    checkout: Checkout,
     found: Mapping[str, str],
     tree: Path,
     tag: Tag | None,
@@ -203,50 +188,40 @@ def _check_release(
     """Raises OtherRelease when the checkout is at another known tag, by its commit or by the edited files."""
     if tag is None:
         return
-    head = repository.head.commit.hexsha
+    head = checkout.head
     known = [other for other in known if other.framework == tag.framework]
     others = [other for other in known if head.startswith(other.commit) and other.name != tag.name]
     if not others and any(found.get(name) != blob for name, blob in patch.edited.items()):
         # Of edited files that no tag has there is a better message, which names the file.
-        others = [other for other in known if other.blobs and other.blobs == _blobs(repository, [*other.blobs])]
+        others = [other for other in known if other.blobs and other.blobs == checkout.blobs(other.blobs)]
     if others:
-        states = _version(repository)
+        version = checkout.text("version.txt")
+        states = f" (its version.txt says {version.strip()})" if version else ""
         raise OtherRelease(
             f"{tree} is at {' or '.join(other.name for other in others)}, not at {tag.name}{states}: check out {tag.name}, "
             f"or apply the patch of that release with `lmsbuild patch {others[0].full_name} {tree}`"
         )
 
 
-def _version(repository: git.Repo) -> str:
-    """What the tree states in version.txt, in brackets, or nothing."""
-    try:
-        text = repository.head.commit.tree.join("version.txt").data_stream.read().decode().strip()
-    except (KeyError, ValueError):
-        return ""
-    return f" (its version.txt says {text})"
-
-
-def _blobs(repository: git.Repo, names: list[str]) -> dict[str, str]:
-    tree = repository.head.commit.tree
-    found = {}
-    for name in names:
-        try:
-            found[name] = tree.join(name).hexsha
-        except KeyError:
-            continue
-    return found
-
-
-def _am(patch: Patch, root: Path) -> None:
-    applied = command.run([*am_words(root), *(path.resolve() for path in patch.files)])
+def _am(patch: Patch, checkout: Checkout, before: str) -> None:
+    applied = checkout.git(*_identity(checkout.root), *_AM, *(path.resolve() for path in patch.files))
     if applied.code:
-        command.run(["git", "-C", root, "am", "--abort"])
+        checkout.git("am", "--abort")
         raise PatchMismatch(f"git am of {patch.name} failed: {applied.error_text.strip()}")
+    if checkout.blobs(patch.result) != patch.result:
+        checkout.git("reset", "--quiet", "--hard", before)
+        raise PatchMismatch(
+            f"git am made other files in {checkout.root} than {patch.name} says: an object of git's is not what its name says. "
+            "`git fsck` finds it; clone the framework afresh"
+        )
 
 
 def am_words(root: Path) -> list[str | Path]:
     """The command that applies a patch to the checkout `root`, less the patch; commits need an identity."""
-    words: list[str | Path] = ["git", "-C", root]
-    if command.run(["git", "-C", root if root.is_dir() else ".", "var", "GIT_COMMITTER_IDENT"]).code:
-        words += ["-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost"]
-    return [*words, "am", "--no-gpg-sign", "--quiet"]
+    return ["git", "-C", root, *_identity(root), *_AM]
+
+
+def _identity(root: Path) -> tuple[str, ...]:
+    """What git is told where it knows no identity."""
+    known = git_command.run_as_user(root if root.is_dir() else Path(), "var", "GIT_COMMITTER_IDENT").code == 0
+    return () if known else ("-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost")
