@@ -42,6 +42,41 @@ def compressed_chunks(file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
         yield chunk
 
 
+def unpacked_chunks(file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    """The member's contents. Raises DamagedWheel when they are not what the archive's directory says, or go on beyond that."""
+    checksum, size = 0, 0
+    for chunk in _unpacked(file, info):
+        checksum = zlib.crc32(chunk, checksum)
+        size += len(chunk)
+        if size > info.file_size:  # before more of it is unpacked
+            break
+        yield chunk
+    if (checksum, size) != (info.CRC, info.file_size):
+        raise DamagedWheel(
+            f"the archive is damaged at {info.filename}, whose size or checksum differs: download it again"
+        )
+
+
+def _unpacked(file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
+    if info.compress_type == zipfile.ZIP_STORED:
+        yield from compressed_chunks(file, info)
+        return
+    unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+    try:
+        for packed in compressed_chunks(file, info):
+            left = packed
+            while left and not unpacker.eof:
+                yield unpacker.decompress(left, _CHUNK)
+                left = unpacker.unconsumed_tail
+            if unpacker.unused_data or (left and unpacker.eof):
+                break
+        yield unpacker.flush()
+    except zlib.error as error:
+        raise DamagedWheel(f"the archive is damaged at {info.filename}: download it again") from error
+    if not unpacker.eof or unpacker.unused_data:
+        raise DamagedWheel(f"the archive is damaged at {info.filename}: download it again")
+
+
 class ArchiveWriter:
     """Writes an archive member by member; the same calls give the same bytes. Not thread-safe."""
 

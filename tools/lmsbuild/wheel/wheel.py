@@ -6,25 +6,28 @@ import base64
 import csv
 import hashlib
 import io
-import os
 import re
-import stat
+import struct
 import threading
 import zipfile
-import zlib
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import ExitStack
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from email.message import Message
+from email.parser import HeaderParser
+from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.tags import Tag as InterpreterTag
-from packaging.utils import InvalidWheelFilename, parse_wheel_filename
-from packaging.version import Version
+from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.version import InvalidVersion, Version
 
-from lmsbuild.errors import DamagedWheel, NoSuchFile, TamperedWheel, UnsafeMember
-from lmsbuild.wheel.archive import compressed_chunks
+from lmsbuild.errors import DamagedWheel, TamperedWheel, UnsafeMember
+from lmsbuild.wheel import layout, member_names
+from lmsbuild.wheel.archive import unpacked_chunks
+from lmsbuild.wheel.input_file import InputFile
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -91,28 +94,32 @@ def record_text(rows: Iterable[tuple[str, str, str]]) -> bytes:
 class WheelFile:
     """An open wheel. Use as a context manager. `verify` may use threads; calls are for one thread at a time."""
 
-    def __init__(self, path: Path, stream: BinaryIO | None = None) -> None:
-        """Raises NoSuchFile or DamagedWheel, and UnsafeMember for names that lead out of the wheel.
+    def __init__(self, source: Path | InputFile, stream: BinaryIO | None = None) -> None:
+        """`source` may be a file that is open already; closing the wheel leaves that open.
 
-        With `stream` the wheel is read from there, `path` is only its name, and `verify` cannot be called.
+        With `stream` the wheel is read from there, `source` is only its name, `verify` cannot be called, and what is known once
+        the whole file is read is not checked. Raises NoSuchFile, DamagedWheel or TamperedWheel, and UnsafeMember for names
+        that lead out of the wheel.
         """
-        self.path = path
-        self.name = parse_name(path)
-        try:
-            self._zip = zipfile.ZipFile(stream or path)
-        except FileNotFoundError as error:
-            raise NoSuchFile(f"there is no file {path}") from error
-        except OSError as error:
-            raise NoSuchFile(f"cannot read {path}: {error.strerror}") from error
-        except zipfile.BadZipFile as error:
-            raise DamagedWheel(f"{path.name} is truncated or no wheel at all ({error}): download it again") from error
-        try:
-            self.members = {info.filename: info for info in self._zip.infolist()}
-            self._check_names()
+        self.path = source.path if isinstance(source, InputFile) else source
+        self.name = parse_name(self.path)
+        with ExitStack() as stack:
+            self._file: InputFile | None = None
+            if stream is None:
+                self._file = source if isinstance(source, InputFile) else stack.enter_context(InputFile(source))
+                end = layout.directory(self._file)
+                stream = stack.enter_context(self._file.stream())
+            self._stream = stream
+            entries = self._entries()
+            self.members = {info.filename: info for info in entries}
+            member_names.check(entries, self.path.name)
+            for info in entries:
+                layout.check_entry(info, self.path.name)
             self.dist_info = self._find_dist_info()
-        except BaseException:
-            self._zip.close()
-            raise
+            if self._file:
+                layout.check_members(self._file, entries, end)
+                self._check_metadata()
+            self._closing = stack.pop_all()
 
     def __enter__(self) -> Self:
         return self
@@ -120,23 +127,36 @@ class WheelFile:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._zip.close()
+        self._closing.close()
+
+    def stream(self) -> BinaryIO:
+        """The archive, with a position of its own."""
+        assert self._file is not None, "a stream that was given has one position"
+        return self._file.stream()
 
     def read(self, name: str) -> bytes:
         """The contents of a member. Raises DamagedWheel when it is not there or not whole."""
-        try:
-            return self._zip.read(name)
-        except KeyError as error:
-            raise DamagedWheel(f"{self.path.name} has no {name}: download it again") from error
-        except (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError) as error:
-            raise DamagedWheel(f"{self.path.name} is damaged at {name} ({error}): download it again") from error
+        if name not in self.members:
+            raise DamagedWheel(f"{self.path.name} has no {name}: download it again")
+        return b"".join(unpacked_chunks(self._stream, self.members[name]))
 
     def record(self) -> dict[str, tuple[str, str]]:
-        """RECORD: hash and size by name."""
-        rows = list(csv.reader(io.StringIO(self.read(f"{self.dist_info}/RECORD").decode())))
-        if any(len(row) != 3 for row in rows):
-            raise TamperedWheel(f"{self.path.name} has a RECORD that cannot be read: download it again")
-        return {name: (digest, size) for name, digest, size in rows}
+        """RECORD: hash and size by name. Raises TamperedWheel."""
+        unreadable = TamperedWheel(f"{self.path.name} has a RECORD that cannot be read: download it again")
+        try:
+            rows = list(csv.reader(io.StringIO(self.read(f"{self.dist_info}/RECORD").decode())))
+        except (UnicodeDecodeError, csv.Error) as error:
+            raise unreadable from error
+        found: dict[str, tuple[str, str]] = {}
+        for row in rows:
+            if len(row) != 3:
+                raise unreadable
+            name, digest, size = row
+            if name in found or name.startswith("/"):
+                what = "twice" if name in found else "outside the wheel"
+                raise TamperedWheel(f"{self.path.name} has a RECORD that lists {name} {what}: do not use this file")
+            found[name] = digest, size
+        return found
 
     def verify(
         self, unpack: Callable[[str], Path | None], on_bytes: Callable[[int], None], vouched: bool = False
@@ -186,8 +206,8 @@ class WheelFile:
         size = 0
         sink = None if target is None else target.open("wb")
         try:
-            with self.path.open("rb") as file:
-                for chunk in self._unpacked(file, info):
+            with self.stream() as file:
+                for chunk in unpacked_chunks(file, info):
                     digest.update(chunk)
                     size += len(chunk)
                     count.add(len(chunk))
@@ -206,51 +226,59 @@ class WheelFile:
             )
         return {info.filename: found}
 
-    def _unpacked(self, file: io.BufferedReader, info: zipfile.ZipInfo) -> Iterable[bytes]:
-        if info.compress_type == zipfile.ZIP_STORED:
-            yield from compressed_chunks(file, info)
-            return
-        if info.compress_type != zipfile.ZIP_DEFLATED:
-            raise DamagedWheel(f"{info.filename} in {self.path.name} is compressed in a way that wheels do not use")
-        unpacker = zlib.decompressobj(-zlib.MAX_WBITS)
+    def _entries(self) -> list[zipfile.ZipInfo]:
+        """The archive's directory."""
         try:
-            for chunk in compressed_chunks(file, info):
-                yield unpacker.decompress(chunk)
-            yield unpacker.flush()
-        except zlib.error as error:
-            raise DamagedWheel(f"{self.path.name} is damaged at {info.filename}: download it again") from error
-        if not unpacker.eof or unpacker.unused_data:
-            raise DamagedWheel(f"{self.path.name} is damaged at {info.filename}: download it again")
-
-    def _check_names(self) -> None:
-        if len(self.members) != len(self._zip.infolist()):
-            raise TamperedWheel(f"{self.path.name} holds the same name twice: do not use this file")
-        for name, info in self.members.items():
-            if not _stays_inside(name):
-                raise UnsafeMember(f"{self.path.name} has a member {name!r} outside the wheel: do not use this file")
-            if stat.S_ISLNK(info.external_attr >> 16):
-                target = self.read(name).decode(errors="replace")
-                if target.startswith("/") or not _stays_inside(os.path.join(os.path.dirname(name), target)):
-                    raise UnsafeMember(
-                        f"{self.path.name} has a link {name!r} to {target!r}, outside the wheel: do not use this file"
-                    )
+            with zipfile.ZipFile(self._stream) as archive:
+                return archive.infolist()
+        except UnicodeDecodeError as error:
+            raise UnsafeMember(
+                f"{self.path.name} has a member whose name is not plain UTF-8: do not use this file"
+            ) from error
+        except (zipfile.BadZipFile, NotImplementedError, ValueError, OverflowError, EOFError, struct.error) as error:
+            raise DamagedWheel(
+                f"{self.path.name} is truncated or no wheel at all ({error}): download it again"
+            ) from error
 
     def _find_dist_info(self) -> str:
-        found = {name.split("/")[0] for name in self.members if name.split("/")[0].endswith(".dist-info")}
-        if len(found) != 1:
-            raise DamagedWheel(f"{self.path.name} has {len(found)} dist-info folders, not one: it is no wheel")
-        return found.pop()
+        """The folder that describes the wheel. Raises DamagedWheel when there is another than the one of its name."""
+        found = {name.split("/")[0] for name in self.members}
+        own = {folder for folder in found if folder.endswith(".dist-info")}
+        if len(own) != 1:
+            raise DamagedWheel(f"{self.path.name} has {len(own)} dist-info folders, not one: it is no wheel")
+        for folder in (*own, *(folder for folder in found if folder.endswith(".data"))):
+            package, _, version = folder.removesuffix(".dist-info").removesuffix(".data").partition("-")
+            if not self._is_named(package, version):
+                raise DamagedWheel(
+                    f"{self.path.name} has a folder {folder}, which is another wheel's: keep the name under which it was "
+                    "published"
+                )
+        return own.pop()
 
-
-def _stays_inside(name: str) -> bool:
-    if not name or name.startswith("/") or "\\" in name or "\0" in name:
-        return False
-    depth = 0
-    for part in PurePosixPath(name).parts:
-        depth += -1 if part == ".." else 1
-        if depth < 0 or part == "..":
+    def _is_named(self, package: str, version: str) -> bool:
+        try:
+            return (canonicalize_name(package), Version(version)) == (self.name.package, self.name.version)
+        except InvalidVersion:
             return False
-    return True
+
+    def _check_metadata(self) -> None:
+        """Raises DamagedWheel when the wheel does not say of itself what its name says."""
+        stated = self._statements("METADATA")
+        names, versions = stated.get_all("Name", []), stated.get_all("Version", [])
+        if len(names) != 1 or len(versions) != 1 or not self._is_named(names[0], versions[0]):
+            raise DamagedWheel(
+                f"{self.path.name} says that it is {' '.join([*names, *versions])}: keep the name under which it was published"
+            )
+        for tag in self._statements("WHEEL").get_all("Tag", []):
+            if len(tag.split("-")) != 3:
+                raise DamagedWheel(f"{self.path.name} states the tag {tag!r}, which is none: download it again")
+
+    def _statements(self, name: str) -> Message:
+        """What a file of the dist-info folder states, line by line."""
+        try:
+            return HeaderParser().parsestr(self.read(f"{self.dist_info}/{name}").decode())
+        except UnicodeDecodeError as error:
+            raise DamagedWheel(f"{self.path.name} has a {name} that is not UTF-8: download it again") from error
 
 
 def _encode_digest(digest: bytes) -> str:
@@ -258,12 +286,6 @@ def _encode_digest(digest: bytes) -> str:
 
 
 def file_sha256(path: Path, on_bytes: Callable[[int], None] = lambda done: None) -> str:
-    """The sha256 of a file, in hexadecimal; `on_bytes` gets how many bytes are read."""
-    digest = hashlib.sha256()
-    done = 0
-    with path.open("rb") as file:
-        while chunk := file.read(1 << 20):
-            digest.update(chunk)
-            done += len(chunk)
-            on_bytes(done)
-    return digest.hexdigest()
+    """The sha256 of a file, in hexadecimal; `on_bytes` gets how many bytes are read. Raises NoSuchFile."""
+    with InputFile(path) as file:
+        return file.sha256(on_bytes)
