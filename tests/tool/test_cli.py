@@ -69,7 +69,7 @@ def test_a_piped_build_prints_the_wheel_and_no_progress_bar(workshop: Workshop) 
     assert Path(done.stdout.strip()).is_file()
     assert done.stdout.count("\n") == 1
     stages = [line for line in done.stderr.splitlines() if not line.startswith(" ")]
-    assert stages == ["base wheel", "verify", "patch", "compile", "graft", "publish"]
+    assert stages == ["base wheel", "verify", "patch", "compile", "graft", "check", "publish"]
     assert not {"\r", "\x1b", "━"} & set(done.stderr)
     assert "+ " not in done.stderr
 

@@ -20,7 +20,7 @@ from lmsbuild.wheel.wheel import WheelFile
 from lmsbuild.workspace import workspace
 from workshop import DRIVE, Workshop
 
-MOMENTS = ["base wheel", "verify", "patch", "compile", "graft", "member:1", "member:4", "publish"]
+MOMENTS = ["base wheel", "verify", "patch", "compile", "graft", "member:1", "member:4", "check", "publish"]
 
 
 def _wheels(workshop: Workshop) -> list[Path]:

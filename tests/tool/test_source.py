@@ -399,9 +399,19 @@ def test_an_archive_cannot_write_outside_the_tree(tmp_path: Path) -> None:
     with tarfile.open(tmp_path / "archive.tar", "w") as packed:
         for name in ("top/../../outside", "top//outside", "top/inside"):
             packed.add(tmp_path / "file", name)
-    debian.unpack(tmp_path / "archive.tar", tmp_path / "tree", ())
+    archive = tmp_path / "archive.tar"
+    debian.unpack(archive, file_sha256(archive), tmp_path / "tree", ())
     assert [path.name for path in (tmp_path / "tree").iterdir()] == ["inside"]
     assert not (tmp_path / "outside").exists()
+
+
+def test_an_archive_that_was_replaced_after_it_was_fetched_is_not_unpacked(tmp_path: Path) -> None:
+    archive = tmp_path / "archive.tar"
+    with tarfile.open(archive, "w") as packed:
+        packed.add(tmp_path, "top", recursive=False)
+    with pytest.raises(WrongHash, match=r"archive\.tar.*damaged or replaced"):
+        debian.unpack(archive, "0" * 64, tmp_path / "tree")
+    assert not (tmp_path / "tree").exists()
 
 
 def test_the_catalogues_origin_is_complete() -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path, PurePosixPath
 
@@ -17,6 +17,7 @@ from lmsbuild.errors import WrongPlatform, WrongVersion, disk_failures
 from lmsbuild.fetch.apt import NotDebian
 from lmsbuild.graft import graft
 from lmsbuild.patch.series import read_series
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.target import target_for
 from lmsbuild.wheel.wheel import WheelFile
 from lmsbuild.workspace import workspace
@@ -51,10 +52,13 @@ def base(
         with disk_failures(output), workspace(output) as folder:
             libraries = PurePosixPath(read_series(patches, tag).graft.abi_library).parent.as_posix()
             if build is None:
-                packages = [Path(name) for name in given]
-                requires = framework_package.requirements(packages)
-                report.stage("base package")
-                wheel = framework_package.as_wheel(packages, tag.package, libraries, tag.version, platform, folder)
+                with ExitStack() as stack:
+                    packages = [stack.enter_context(InputFile(Path(name))) for name in given]
+                    for package in packages:
+                        package.make_private(folder)
+                    requires = framework_package.requirements(packages)
+                    report.stage("base package")
+                    wheel = framework_package.as_wheel(packages, tag.package, libraries, tag.version, platform, folder)
                 yield Base(wheel, requires)
                 return
             try:
@@ -72,7 +76,8 @@ def check_given(tag: Tag, platform: Platform, python: str | None, given: Sequenc
             framework_package.check(package, tag.version, platform)
     elif files:
         with WheelFile(_only(given)) as wheel:
-            graft.check_identity(wheel, tag, replace(target_for(python), machine=platform.machine, is_running=False))
+            target = replace(target_for(python), machine=platform.machine, is_running=False)
+            graft.check_identity(wheel.path, tag, target)
 
 
 def debian_build(

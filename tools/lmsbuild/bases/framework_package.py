@@ -18,6 +18,7 @@ from lmsbuild.conda import package_file
 from lmsbuild.conda.package_file import SUFFIXES
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.errors import WrongPlatform, WrongVersion
+from lmsbuild.wheel.input_file import InputFile
 
 _PLACE = re.compile(r"lib/python3\.(\d+)/site-packages/(.+)")
 _HEADERS = ("ATen", "c10", "caffe2", "torch")  # the folders of them that are the framework's
@@ -36,18 +37,18 @@ def is_package(path: Path) -> bool:
     return path.name.endswith(SUFFIXES)
 
 
-def requirements(packages: Sequence[Path]) -> tuple[str, ...]:
+def requirements(packages: Sequence[InputFile]) -> tuple[str, ...]:
     """What the packages require of an environment, but each other; it need not be in the metadata of what pip installs.
 
     Raises DamagedPackage or NoSuchFile.
     """
-    own = {package_file.identity(package.name).name for package in packages}
-    needs = [text for path in packages for text in package_file.read_description(path)["index"].get("depends", ())]
+    own = {package_file.identity(package.path.name).name for package in packages}
+    needs = [text for file in packages for text in package_file.read_description(file)["index"].get("depends", ())]
     return tuple(dict.fromkeys(text for text in needs if text.split()[0] not in own))
 
 
 def as_wheel(
-    packages: Sequence[Path], framework: str, libraries: str, version: str, platform: Platform, folder: Path
+    packages: Sequence[InputFile], framework: str, libraries: str, version: str, platform: Platform, folder: Path
 ) -> Path:
     """Writes the packages' files as a wheel of `framework` into `folder` and returns it; `libraries` is its folder of them.
 
@@ -56,7 +57,7 @@ def as_wheel(
     for package in packages:
         check(package, version, platform)
     contents = _unpack(packages, folder / "packages")
-    named = " and ".join(package.name for package in packages)
+    named = " and ".join(package.path.name for package in packages)
     site = folder / "site"
     minors, dist_infos = _place(contents, framework, site, named)
     if len(packages) > 1:
@@ -72,21 +73,22 @@ def as_wheel(
     return site_packages.pack(site, dist_infos.pop(), abi, f"linux_{platform.machine}", folder)
 
 
-def check(package: Path, version: str, platform: Platform) -> None:
+def check(package: Path | InputFile, version: str, platform: Platform) -> None:
     """Raises WrongVersion or WrongPlatform when a package says that it is another's, DamagedPackage or NoSuchFile."""
     index = package_file.read_description(package)["index"]
+    name = package.path.name if isinstance(package, InputFile) else package.name
     if index.get("version") != version:
         raise WrongVersion(
-            f"{package.name} is version {index.get('version')}, but {version} is needed: give a package of that version"
+            f"{name} is version {index.get('version')}, but {version} is needed: give a package of that version"
         )
     if index.get("subdir") != platform.subdir:
         raise WrongPlatform(
-            f"{package.name} is for {index.get('subdir')}, not for {platform.subdir}: give a package for that platform, or "
+            f"{name} is for {index.get('subdir')}, not for {platform.subdir}: give a package for that platform, or "
             "another --platform"
         )
 
 
-def _unpack(packages: Sequence[Path], folder: Path) -> _Contents:
+def _unpack(packages: Sequence[InputFile], folder: Path) -> _Contents:
     """Writes what the packages have for an environment's folders lib and include; of a name that several have, the first."""
     contents = _Contents({}, {})
     for package in packages:

@@ -20,6 +20,7 @@ from lmsbuild.conda import archive
 from lmsbuild.errors import DamagedPackage, NoSuchFile
 from lmsbuild.published import strict_json
 from lmsbuild.published.folder import open_file
+from lmsbuild.wheel.input_file import InputFile
 
 SUFFIXES = (".conda", ".tar.bz2")
 INFO = "info/"
@@ -142,30 +143,33 @@ def identity(file_name: str) -> Identity:
 
 
 @contextmanager
-def opened(path: Path, name: str = "") -> Iterator[Package]:
+def opened(source: Path | InputFile, name: str = "") -> Iterator[Package]:
     """Opens the file of a package, which is called `name` if not as the file. Raises NoSuchFile, or DamagedPackage when it cannot be read."""
+    if isinstance(source, InputFile):
+        yield Package(name or source.path.name, source.stream(), source.size)
+        return
     try:
-        file = open_file(path)
+        file = open_file(source)
     except FileNotFoundError as error:
-        raise NoSuchFile(f"there is no file {path}") from error
+        raise NoSuchFile(f"there is no file {source}") from error
     except OSError as error:
-        raise DamagedPackage(f"{shown(str(path))} cannot be read: {error.strerror}") from error
+        raise DamagedPackage(f"{shown(str(source))} cannot be read: {error.strerror}") from error
     with file:
-        yield Package(name or path.name, file, file.seek(0, 2))
+        yield Package(name or source.name, file, file.seek(0, 2))
 
 
-def read_description(path: Path) -> dict[str, Any]:
+def read_description(source: Path | InputFile) -> dict[str, Any]:
     """What `Package.description` says. Raises DamagedPackage or NoSuchFile."""
-    with opened(path) as package:
+    with opened(source) as package:
         return package.description()
 
 
-def members(path: Path, *, only_info: bool = False) -> Iterator[Member]:
+def members(source: Path | InputFile, *, only_info: bool = False) -> Iterator[Member]:
     """The files and links of a package, in its order; with `only_info`, those that describe it.
 
     A member's contents must be read before the next one is asked for. Raises DamagedPackage or NoSuchFile.
     """
-    with opened(path) as package:
+    with opened(source) as package:
         yield from (each for each in package.members(only_info=only_info) if each.file or each.target)
 
 

@@ -26,7 +26,8 @@ from lmsbuild.conda.tree import copy_licenses, link_libraries, unpack
 from lmsbuild.conda.variants import Layout, describe, framework, layout
 from lmsbuild.errors import BadSources, CondaBuildFailed, FolderInUse, UnsolvableTest, disk_failures
 from lmsbuild.sbom import sbom
-from lmsbuild.wheel.wheel import WheelFile, file_sha256, parse_name
+from lmsbuild.wheel.input_file import InputFile
+from lmsbuild.wheel.wheel import WheelFile, parse_name
 from lmsbuild.workspace import publish, workspace
 
 LEVEL = 12  # of compression; docs/performance.md has what others take
@@ -69,15 +70,16 @@ def build(options: Options) -> list[Path]:
     test = options.test and can_test(target.platform)
     folder = options.output / target.platform.subdir
     with disk_failures(options.output), workspace(options.output) as scratch:
-        with WheelFile(options.wheel) as wheel:
-            seconds = _seconds(wheel)
-        recipe = prepare(options.wheel, options.recipes, scratch / "package", options.requires, options.number)
+        with InputFile(options.wheel) as file:
+            digest = file.make_private(scratch)
+            with WheelFile(file) as wheel:
+                seconds = _seconds(wheel)
+            recipe = prepare(file, options.recipes, scratch / "package", options.requires, options.number)
         report.stage("package")
         made = _run_recipe(recipe, scratch / "built", target.platform)
         report.stage("compress")
         finished = scratch / target.platform.subdir
         finished.mkdir()
-        digest = file_sha256(options.wheel)
         for path in made:
             text = sbom.of_conda_package(path.name, target.platform.subdir, options.wheel, digest, seconds)
             described = {sbom.CONDA_MEMBER: text}
@@ -118,7 +120,9 @@ def can_test(platform: Platform) -> bool:
     return platform.machine == machine()
 
 
-def prepare(wheel: Path, recipes: Path, folder: Path, requires: Sequence[str] = (), number: int | None = None) -> Path:
+def prepare(
+    wheel: Path | InputFile, recipes: Path, folder: Path, requires: Sequence[str] = (), number: int | None = None
+) -> Path:
     """Writes all that the recipe needs into a new folder: tree, licences, variants. Returns the recipe's folder.
 
     The package requires what the wheel does, and `requires`.
@@ -129,7 +133,7 @@ def prepare(wheel: Path, recipes: Path, folder: Path, requires: Sequence[str] = 
     was_there, recipe = folder.exists(), folder / "recipe"
     try:
         with disk_failures(folder), WheelFile(wheel) as file:
-            target = layout(file.name, wheel.name, recipes)
+            target = layout(file.name, file.path.name, recipes)
             variants = _write_recipe(file, target, recipes, recipe, requires, number)
             report.stage("unpack")
             unpack(file, target, read_providers(recipes), folder / "tree")

@@ -15,7 +15,7 @@ from pathlib import Path
 from lmsbuild import command
 from lmsbuild.errors import NoSpace, SourceUnreachable
 from lmsbuild.lock import locked
-from lmsbuild.wheel.wheel import file_sha256
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.workspace import workspace
 
 CONFIGURED = Path("/etc/apt")
@@ -99,15 +99,17 @@ def _unpack(files: Sequence[Path], folder: Path) -> None:
     rows = []
     (folder / TREE).mkdir(parents=True)
     for file in files:
-        words: list[list[str | Path]] = [["--extract", file, folder / TREE], ["--field", file, *_FIELDS]]
-        for arguments in words:
-            done = command.run(["dpkg-deb", *arguments])
-            if done.found_no_space:
-                raise NoSpace(folder.parent, "dpkg-deb says so")
-            if done.code:
-                raise SourceUnreachable(f"dpkg-deb cannot read {file.name}: {done.error_text.strip()}")
+        with InputFile(file) as opened:
+            sha256, same = opened.sha256(), opened.for_programs
+            words: list[list[str | Path]] = [["--extract", same, folder / TREE], ["--field", same, *_FIELDS]]
+            for arguments in words:
+                done = command.run(["dpkg-deb", *arguments])
+                if done.found_no_space:
+                    raise NoSpace(folder.parent, "dpkg-deb says so")
+                if done.code:
+                    raise SourceUnreachable(f"dpkg-deb cannot read {file.name}: {done.error_text.strip()}")
         fields = dict(line.split(": ", 1) for line in done.text.splitlines())
-        rows.append(" ".join([*(fields[name] for name in _FIELDS), file_sha256(file)]))
+        rows.append(" ".join([*(fields[name] for name in _FIELDS), sha256]))
     (folder / LISTED).write_text("".join(f"{row}\n" for row in rows))
 
 

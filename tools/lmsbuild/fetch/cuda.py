@@ -10,6 +10,7 @@ from pathlib import Path
 from lmsbuild.catalogue.catalogue import Release, read_toml
 from lmsbuild.errors import DamagedWheel, UnknownCuda, WrongHash
 from lmsbuild.fetch import download
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.target import target_for
 from lmsbuild.wheel.wheel import WheelFile, parse_name
 
@@ -54,6 +55,7 @@ def releases(patches: Path, version: str, machine: str) -> list[Release]:
 
 def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
     """Fetches the runtime of this CUDA version and unpacks it into `folder`. Raises UnknownCuda or as download does."""
+    folder.mkdir(exist_ok=True)
     target = target_for(None)  # the packages are the same for every interpreter
     wheels = {}
     for release in releases(patches, version, target.machine):
@@ -63,8 +65,10 @@ def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
                 f"pip chose {file.name}, which patches/catalogue/cuda.toml does not list: check `pip config list`"
             )
         wheels[file.name] = release.wheels[file.name]
-        with WheelFile(file) as wheel:
-            wheel.verify(lambda name: _place(name, folder), lambda done: None)
+        with InputFile(file) as opened:
+            download.check_known(release, opened, folder)
+            with WheelFile(opened) as wheel:
+                wheel.verify(lambda name: _place(name, folder), lambda done: None)
     libraries = sorted(folder.glob("lib/libcudart.so.*"))
     if len(libraries) != 1:
         raise DamagedWheel(f"the packages for CUDA {version} hold {len(libraries)} runtime libraries, not one")

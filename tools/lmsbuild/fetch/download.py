@@ -22,6 +22,7 @@ from lmsbuild.catalogue.catalogue import Release, Tag
 from lmsbuild.errors import DamagedWheel, DownloadFailed, NoSpace, WrongHash
 from lmsbuild.fetch import http_requests, pip_command, ranged, resumable
 from lmsbuild.lock import locked
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.target import Target
 from lmsbuild.wheel.wheel import file_sha256, parse_name
 
@@ -32,7 +33,7 @@ _UPSTREAMS = re.compile(r"cpu|cu\d+")  # the local version labels of PyTorch's o
 def fetch(release: Release, target: Target, cache: Path) -> Path:
     """Returns the wheel of `release` for `target`, from the cache or the registry.
 
-    A file in the cache whose hash is wrong is fetched again. Safe to call from several processes at once: one
+    A file in the cache whose hash is wrong is fetched again. Who uses the file checks it once more, by `check_known`. Safe to call from several processes at once: one
     downloads, the others wait. Raises DownloadFailed or WrongHash.
     """
     folder = cache / f"{release.package}-{release.version}-{target.interpreter}-{target.machine}-{_source()}"
@@ -57,12 +58,17 @@ def fetch(release: Release, target: Target, cache: Path) -> Path:
         return folder / wheel.name
 
 
-def check_known(release: Release, wheel: Path) -> None:
-    """Checks a wheel that the user gave against the catalogue. Raises WrongHash; says so when it is not known."""
-    if wheel.name in release.wheels:
-        _check_catalogue(release, wheel, _hash(wheel))
-    else:
-        report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
+def check_known(release: Release, wheel: InputFile, private: Path | None = None) -> str:
+    """Checks a wheel against the catalogue, by its sha256; with the folder `private` a copy there, which is read from then on.
+
+    Returns that hash. Raises WrongHash; says so when it is not known.
+    """
+    with report.progress("hash", wheel.size, is_bytes=True) as show:
+        digest = wheel.make_private(private, show) if private else wheel.sha256(show)
+    _check_catalogue(release, wheel.path, digest)
+    if wheel.path.name not in release.wheels:
+        report.note(f"{wheel.path.name} is not in the catalogue: its contents are checked against its own RECORD only")
+    return digest
 
 
 def _chosen_links(release: Release, target: Target) -> list[ranged.Link]:
@@ -192,8 +198,6 @@ def _check_catalogue(release: Release, wheel: Path, digest: str) -> None:
             f"{wheel.name} has the sha256 {digest}, the official one has {expected}: it was damaged or replaced; "
             "fetch it again from a registry that you trust"
         )
-    if expected is None:
-        report.note(f"{wheel.name} is not in the catalogue: its contents are checked against its own RECORD only")
 
 
 def _hash(wheel: Path) -> str:

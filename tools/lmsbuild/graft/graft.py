@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import re
 import stat
+import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -24,16 +25,17 @@ from lmsbuild.errors import (
     disk_failures,
 )
 from lmsbuild.fetch import blobs, cuda, download, http_requests, ranged
-from lmsbuild.graft import compilation, config_message
+from lmsbuild.graft import compilation, config_message, readback
 from lmsbuild.patch import api_modules
 from lmsbuild.patch.patch import Patch, apply_to_folder, find_patch
 from lmsbuild.patch.series import Graft, Library, oldest_python, read_series
 from lmsbuild.sbom import sbom
 from lmsbuild.sbom.part import Part
 from lmsbuild.wheel.archive import ArchiveWriter
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.target import Target, glibc_minor, target_for
-from lmsbuild.wheel.wheel import WheelFile, record_hash, record_text
-from lmsbuild.workspace import publish, workspace
+from lmsbuild.wheel.wheel import WheelFile, parse_name, record_hash, record_text
+from lmsbuild.workspace import workspace
 
 _DATA = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")  # where installers put what comes after it beside the rest
 
@@ -68,14 +70,12 @@ def build(options: Options) -> Path:
         return _build(options)
 
 
-def base_wheel(tag: Tag, target: Target, cache: Path, given: Path | None) -> Path:
-    """The base wheel's file: the one that was given, or the registry's."""
+def base_wheel(tag: Tag, target: Target, cache: Path, given: Path | None) -> InputFile:
+    """The base wheel's file, open: the one that was given, or the registry's. `download.check_known` checks its contents."""
     if given is None:
-        return download.fetch(tag, target, cache)
-    with WheelFile(given) as wheel:
-        check_identity(wheel, tag, target)
-    download.check_known(tag, given)
-    return given
+        return InputFile(download.fetch(tag, target, cache))
+    check_identity(given, tag, target)
+    return InputFile(given)
 
 
 def originals(
@@ -123,22 +123,24 @@ def read_members(
                 return {name: wheel.read(name) for name in names}
         except DownloadFailed as error:
             report.note(f"{error}; fetching the whole wheel")
-    with WheelFile(base_wheel(tag, target_for(None), cache, given)) as wheel:
-        return {name: wheel.read(name) for name in names}
+    with base_wheel(tag, target_for(None), cache, given) as base:
+        download.check_known(tag, base)
+        with WheelFile(base) as wheel:
+            return {name: wheel.read(name) for name in names}
 
 
-def check_identity(wheel: WheelFile, tag: Tag, target: Target) -> None:
-    """Raises WrongVersion or WrongPlatform when the wheel is not one of `tag` for `target`."""
-    name = wheel.name
+def check_identity(file: Path, tag: Tag, target: Target) -> None:
+    """Raises WrongVersion or WrongPlatform when the wheel's name is not that of one of `tag` for `target`, or DamagedWheel."""
+    name = parse_name(file)
     if name.package not in tag.packages or name.version.public != tag.version:
         needed = " or ".join(tag.packages)
         raise WrongVersion(
-            f"{wheel.path.name} is {name.package} {name.version}, but {tag.name} needs {needed} {tag.version}: "
+            f"{file.name} is {name.package} {name.version}, but {tag.name} needs {needed} {tag.version}: "
             "give a wheel of that package and version, or none, to have it fetched"
         )
     if name.is_patched:
-        raise WrongVersion(f"{wheel.path.name} is patched already: give the official wheel")
-    target.check(name, wheel.path.name)
+        raise WrongVersion(f"{file.name} is patched already: give the official wheel")
+    target.check(name, file.name)
 
 
 def check_complete(wheel: WheelFile, graft: Graft) -> None:
@@ -167,26 +169,29 @@ def _build(options: Options) -> Path:
     compilation.compiler()  # before minutes of work, not after
     options.target.check_python(oldest_python(options.patches, options.tag.framework))
     report.stage("base wheel")
-    base = base_wheel(options.tag, options.target, options.cache, options.base_wheel)
-    with workspace(options.output) as scratch, WheelFile(base) as wheel:
-        compiled = compile_graft(options, wheel, scratch)
-        report.stage("graft")
-        changed = _changed_files(compiled.graft, compiled.tree.patched, list(compiled.patch.result))
-        changed.update(compiled.edited)
-        changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
-        changed[f"{wheel.dist_info}/{sbom.MEMBER}"] = _sbom(options, wheel, compiled)
-        finished = scratch / compiled.identity.file_name
-        _write(wheel, changed, compiled, finished)
-        report.stage("publish")
+    with (
+        base_wheel(options.tag, options.target, options.cache, options.base_wheel) as base,
+        workspace(options.output) as scratch,
+    ):
+        digest = download.check_known(options.tag, base, scratch)
+        with WheelFile(base) as wheel:
+            compiled = compile_graft(options, wheel, scratch)
+            report.stage("graft")
+            changed = _changed_files(compiled.graft, compiled.tree.patched, list(compiled.patch.result))
+            changed.update(compiled.edited)
+            changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
+            changed[f"{wheel.dist_info}/{sbom.MEMBER}"] = _sbom(options, wheel, digest, compiled)
+            finished = scratch / compiled.identity.file_name
+            copied = _write(wheel, changed, compiled, finished)
         target = options.output / finished.name
-        publish(finished, target)
+        readback.check_and_publish(finished, copied, target)
     return target
 
 
-def _sbom(options: Options, wheel: WheelFile, compiled: Compiled) -> bytes:
+def _sbom(options: Options, wheel: WheelFile, digest: str, compiled: Compiled) -> bytes:
     graft, tag, runtime = compiled.graft, options.tag, compiled.tree.cuda
     parts = [
-        sbom.base_wheel(wheel.path, tag.wheels, options.sources),
+        sbom.base_wheel(wheel.path.name, digest, tag.wheels, options.sources),
         sbom.large_model_support(graft.label, compiled.patch),
         *sbom.tools(compilation.compiler()),
         *(sbom.wheel(name, known, build_only=True) for name, known in (runtime.wheels if runtime else {}).items()),
@@ -205,7 +210,7 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     tag = options.tag
     graft = read_series(options.patches, tag).graft
     patch = find_patch(options.patches, tag)
-    check_identity(wheel, tag, options.target)
+    check_identity(wheel.path, tag, options.target)
     check_complete(wheel, graft)
     libraries = fitting_libraries(graft, wheel)
     tree = compilation.Tree(
@@ -438,11 +443,17 @@ def _date(wheel: WheelFile) -> source_date.Date:
     return wheel.members[f"{wheel.dist_info}/RECORD"].date_time if chosen is None else source_date.archive_date(chosen)
 
 
-def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, target: Path) -> None:
-    """Writes the patched wheel: members in the base wheel's order, then new ones by name, then the dist-info folder."""
+def _write(
+    wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, target: Path
+) -> dict[str, zipfile.ZipInfo]:
+    """Writes the patched wheel: members in the base wheel's order, then new ones by name, then the dist-info folder.
+
+    Returns those that are copies of the base wheel's, by their names in the new one.
+    """
     record, identity = {**wheel.record(), **compiled.corrected}, compiled.identity
     old_record = f"{identity.old_dist_info}/RECORD"
     rows: list[tuple[str, str, str]] = []
+    copied: dict[str, zipfile.ZipInfo] = {}
     contents = dict(changed)
     tags = f"{identity.old_dist_info}/WHEEL"
     contents[tags] = _edit_tags(wheel.read(tags), identity)
@@ -453,7 +464,7 @@ def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, t
     new = [name for name in added if not name.startswith(info_folder)]
     described = [name for name in (*members, *added) if name.startswith(info_folder)]
     library_mode = stat.S_IMODE(wheel.members[compiled.graft.abi_library].external_attr >> 16)
-    with target.open("wb") as file, wheel.path.open("rb") as source:
+    with target.open("wb") as file, wheel.stream() as source:
         writer = ArchiveWriter(file, _date(wheel))
         with report.progress("graft", len(members)) as show:
             for done, name in enumerate([*own, *new, *described]):
@@ -467,6 +478,7 @@ def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, t
                 else:
                     assert info is not None
                     writer.copy(source, info, final)
+                    copied[final] = info
                     if not info.is_dir():
                         rows.append((final, *record[name]))
                 show(done)
@@ -474,3 +486,4 @@ def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, t
         info = wheel.members[old_record]
         writer.add(name, record_text([*rows, (name, "", "")]), stat.S_IMODE(info.external_attr >> 16) or 0o644)
         writer.finish()
+    return copied

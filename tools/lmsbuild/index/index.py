@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import re
-import shutil
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -19,13 +18,13 @@ from pathlib import Path
 from packaging.metadata import parse_email
 from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
-from packaging.version import InvalidVersion, Version
 
 from lmsbuild import report, workspace
 from lmsbuild.errors import BadChannel, DamagedWheel, FolderInUse, NoSuchFile, PackageConflict
 from lmsbuild.index import pages
 from lmsbuild.index.pages import Row
 from lmsbuild.published.folder import SEEN, Published, publishing, read_json, read_seen, stamp, write
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.wheel import WheelFile, file_sha256, parse_name
 
 _COMMAND = "lmsbuild index"
@@ -124,12 +123,13 @@ def _take(wheel: Path, index: _Index, scratch: Path) -> int:
     """Copies a wheel into `scratch` and indexes the copy; returns how many files were read."""
     if wheel.resolve() == (index.folder / wheel.name).resolve():
         return 0  # indexed where it lies
-    if known := index.rows.get(wheel.name):
-        if known.sha256 != file_sha256(wheel):
-            raise _conflict(wheel.name, "the one given has other contents")
-        return 1
-    copy = scratch / wheel.name
-    shutil.copyfile(wheel, copy)
+    with InputFile(wheel) as file:
+        if known := index.rows.get(wheel.name):
+            if known.sha256 != file.sha256():
+                raise _conflict(wheel.name, "the one given has other contents")
+            return 1
+        copy = scratch / wheel.name
+        file.copy_to(copy)
     copy.chmod(0o644)
     _add(index, copy)
     index.arriving[wheel.name] = copy
@@ -143,25 +143,17 @@ def _add(index: _Index, wheel: Path) -> None:
     identity = parse_wheel_filename(wheel.name)
     if twin := next((name for name in index.rows if parse_wheel_filename(name) == identity), None):
         raise _conflict(wheel.name, f"it is there as {twin}")
-    with WheelFile(wheel) as file:
+    with InputFile(wheel) as opened, WheelFile(opened) as file:
         metadata = file.read(f"{file.dist_info}/METADATA")
         stated, _ = parse_email(metadata)
-        try:
-            own = canonicalize_name(stated.get("name", "")), Version(stated.get("version", ""))
-        except InvalidVersion:
-            own = None
-        if own != (file.name.package, file.name.version):
-            raise DamagedWheel(
-                f"{wheel.name} says that it is {stated.get('name')} {stated.get('version')}: keep the name under which it "
-                "was published"
-            )
         _check_tags(file)
         with report.progress(f"verify {wheel.name}", file.total_size(), is_bytes=True) as show:
             file.verify(lambda name: None, show)
+        sha256, size = opened.sha256(), opened.size
     index.rows[wheel.name] = Row(
         file=wheel.name,
-        sha256=file_sha256(wheel),
-        size=wheel.stat().st_size,
+        sha256=sha256,
+        size=size,
         metadata=hashlib.sha256(metadata).hexdigest(),
         requires_python=stated.get("requires_python", ""),
     )

@@ -39,10 +39,10 @@ def wheel(file_name: str, sha256: str = "", *, build_only: bool = False) -> Part
     )
 
 
-def base_wheel(path: Path, known: Mapping[str, str], sources: Sequence[Part]) -> Part:
+def base_wheel(file_name: str, sha256: str, known: Mapping[str, str], sources: Sequence[Part]) -> Part:
     """The wheel that a graft starts from; `known` are the hashes of the catalogue, `sources` what the wheel was built from."""
-    part = wheel(path.name, known.get(path.name) or file_sha256(path))
-    verified = {"in-catalogue": "true" if path.name in known else "false"}
+    part = wheel(file_name, sha256)
+    verified = {"in-catalogue": "true" if file_name in known else "false"}
     return replace(part, properties={**part.properties, **verified}, parts=tuple(sources))
 
 

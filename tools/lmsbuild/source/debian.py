@@ -17,6 +17,7 @@ from lmsbuild import command, git_command
 from lmsbuild.errors import PatchMismatch, SourceUnreachable, WrongHash
 from lmsbuild.fetch import apt
 from lmsbuild.lock import locked
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.wheel import file_sha256
 from lmsbuild.workspace import workspace
 
@@ -69,20 +70,32 @@ def _get(source: SourcePackage, wanted: SourcePackage | Packaging, cache: Path, 
                 raise SourceUnreachable(
                     f"{source.suite} has another version of {source.package} now, not {wanted.file}"
                 )
-            found = file_sha256(fetched)
-            if found != wanted.sha256:
-                raise WrongHash(
-                    f"{wanted.file} from Debian's archive has the sha256 {found}, the catalogue knows {wanted.sha256}: "
-                    "it was damaged or replaced; fetch the source from elsewhere with --source"
-                )
+            _check_hash(wanted.file, file_sha256(fetched), wanted.sha256)
             kept.parent.mkdir(exist_ok=True)
             shutil.move(fetched, kept)
     return kept
 
 
-def unpack(archive: Path, folder: Path, folders: tuple[str, ...] | None = None) -> None:
-    """Writes the files that are at the top of the archive's tree or below `folders` into `folder`; without those, all."""
-    with tarfile.open(archive) as tree:
+def _check_hash(name: str, found: str, known: str) -> None:
+    if found != known:
+        raise WrongHash(
+            f"{name} from Debian's archive has the sha256 {found}, the catalogue knows {known}: "
+            "it was damaged or replaced; fetch the source from elsewhere with --source"
+        )
+
+
+def unpack(archive: Path, sha256: str, folder: Path, folders: tuple[str, ...] | None = None) -> None:
+    """Writes the files that are at the top of the archive's tree or below `folders` into `folder`; without those, all.
+
+    Raises WrongHash or NoSuchFile.
+    """
+    with InputFile(archive) as file:
+        _check_hash(archive.name, file.make_private(folder.parent), sha256)
+        _unpack(file, folder, folders)
+
+
+def _unpack(archive: InputFile, folder: Path, folders: tuple[str, ...] | None) -> None:
+    with tarfile.open(fileobj=archive.stream()) as tree:
         for member in tree:
             name = member.name.partition("/")[2]
             if not (member.isfile() or member.issym()) or ".." in name.split("/") or name.startswith("/"):

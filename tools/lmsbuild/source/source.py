@@ -232,7 +232,8 @@ def from_archive(fresh: Path, options: Options, archive: Path) -> str:
     A whole tree has a second one, of what Debian adds, and the tag.
     """
     tag = options.tag
-    debian.unpack(archive, fresh, None if options.whole else read_origin(options.patches, tag.framework).folders)
+    origin = read_origin(options.patches, tag.framework)
+    debian.unpack(archive, origin.debian[tag.name].sha256, fresh, None if options.whole else origin.folders)
     for name, blob in tag.blobs.items():
         found = git_command.blob_hash((fresh / name).read_bytes()) if (fresh / name).is_file() else "none"
         if found != blob:
@@ -255,7 +256,8 @@ def _add_packaging(fresh: Path, options: Options) -> str:
     package = debian_package(options)
     packaging = package.packaging
     assert packaging is not None
-    debian.unpack(debian.fetch_packaging(package, packaging, options.cache), fresh / "debian")
+    added = debian.fetch_packaging(package, packaging, options.cache)
+    debian.unpack(added, packaging.sha256, fresh / "debian")
     count = debian.apply_patches(fresh, packaging)
     _commit_all(fresh, f"{count} patches of Debian's {packaging.file}")
     repository.checked(fresh, "tag", options.tag.name)

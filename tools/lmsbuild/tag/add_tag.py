@@ -20,6 +20,7 @@ from lmsbuild.graft import graft
 from lmsbuild.patch import generate, series
 from lmsbuild.tag import release
 from lmsbuild.trial import trial
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.target import Target
 from lmsbuild.wheel.wheel import WheelFile
 from lmsbuild.workspace import workspace
@@ -68,8 +69,10 @@ def _add(options: Options, name: str, scratch: Path) -> str:
     wheels = {}
     for package in packages:
         wheels.update(release.wheels(package, version, oldest))
-    base = _base_wheel(options, Release(options.package or packages[0], version, wheels))
-    with WheelFile(base) as wheel:
+    known_wheels = Release(options.package or packages[0], version, wheels)
+    base = _base_wheel(options, known_wheels)
+    with InputFile(base) as file, WheelFile(file) as wheel:
+        download.check_known(known_wheels, file)
         if wheel.name.version.local:
             raise BadRelease(
                 f"{base.name} is a build of its own ({wheel.name.version.local}), from a place that pip is configured to "
@@ -107,7 +110,6 @@ def _base_wheel(options: Options, known: Release) -> Path:
             f"{options.base_wheel.name} is no official wheel of {known.package} {known.version} that the registry lists: "
             "keep the name under which it was published, or leave out --base to have it fetched"
         )
-    download.check_known(known, options.base_wheel)
     return options.base_wheel
 
 

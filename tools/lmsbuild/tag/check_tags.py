@@ -21,6 +21,7 @@ from lmsbuild.graft import graft
 from lmsbuild.patch import generate
 from lmsbuild.tag import add_tag, release
 from lmsbuild.trial import trial
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.target import Target, minor_of, python_of, target_for
 from lmsbuild.wheel.wheel import WheelFile
 from lmsbuild.workspace import workspace
@@ -117,8 +118,10 @@ def _check(tag: Tag, patches: Path, cache: Path, smoke: bool) -> Result:
                 own = None if target.is_running else trial.find_interpreter(target.python)
                 trial.run(graft.build(options), None, add_tag.MODEL, add_tag.STEPS, own)
             else:
-                with WheelFile(base) as wheel:
-                    graft.compile_graft(options, wheel, scratch)
+                with InputFile(base) as file:
+                    download.check_known(tag, file)
+                    with WheelFile(file) as wheel:
+                        graft.compile_graft(options, wheel, scratch)
     except Failure as error:
         failure = str(error).splitlines()[0]
         report.failure(str(error))

@@ -20,11 +20,12 @@ from packaging.specifiers import SpecifierSet
 
 from lmsbuild import command, paths, report
 from lmsbuild.catalogue import catalogue
-from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
+from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion, disk_failures
 from lmsbuild.fetch import pip_command
 from lmsbuild.trial import timeline
 from lmsbuild.trial.timeline import Sample
-from lmsbuild.wheel.wheel import parse_name
+from lmsbuild.wheel.input_file import InputFile
+from lmsbuild.wheel.wheel import WheelFile, parse_name
 
 _MIB = 1 << 20
 OVERSUBSCRIPTION = 3
@@ -85,7 +86,7 @@ def run(
     with tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as temporary:
         folder = Path(temporary)
         report.stage("environment")
-        python = _environment(environment or folder / "venv", wheel, framework, interpreter)
+        python = _environment(environment or folder / "venv", _checked(wheel, folder), framework, interpreter)
         report.stage("train: without Large Model Support")
         stock = _train(python, folder, framework, model, steps, None)
         report.stage("train: with it, memory sufficient")
@@ -131,6 +132,16 @@ def also_needs(framework: str, version: str) -> list[str]:
     return [need for releases, need in _ALSO[framework].items() if SpecifierSet(releases).contains(version)]
 
 
+def _checked(wheel: Path, folder: Path) -> Path:
+    """A copy of the wheel, in a folder that nobody else writes to, which is what its RECORD says. Raises as WheelFile does."""
+    copy = folder / wheel.name
+    with disk_failures(folder), InputFile(wheel) as file:
+        file.copy_to(copy)
+    with WheelFile(copy) as opened, report.progress("verify", opened.total_size(), is_bytes=True) as show:
+        opened.verify(lambda name: None, show)
+    return copy
+
+
 def _environment(folder: Path, wheel: Path, framework: str, interpreter: Path) -> Path:
     """Makes a virtual environment, if `folder` is none yet, with the wheel in it and returns its interpreter."""
     python = folder / "bin" / "python"
@@ -144,7 +155,7 @@ def _environment(folder: Path, wheel: Path, framework: str, interpreter: Path) -
         "install",
         "--quiet",
         "--no-compile",  # most of what a CUDA wheel requires is never imported
-        wheel.resolve(),
+        wheel,
         *also_needs(framework, parse_name(wheel).version.public),
     ]
     with report.progress("pip install", None):

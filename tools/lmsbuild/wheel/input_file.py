@@ -56,6 +56,18 @@ class InputFile:
         """Bytes."""
         return os.fstat(self._descriptor).st_size
 
+    @property
+    def for_programs(self) -> str:
+        """A path by which programs that this one starts get this very file."""
+        return f"/proc/{os.getpid()}/fd/{self._descriptor}"
+
+    def is_at(self, path: Path) -> bool:
+        """Whether the file is the one that has this path now."""
+        try:
+            return os.path.samestat(os.fstat(self._descriptor), os.stat(path, follow_symlinks=False))
+        except OSError:
+            return False
+
     def read_at(self, offset: int, count: int) -> bytes:
         """At most `count` bytes from `offset` on; fewer at the end of the file."""
         return os.pread(self._descriptor, count, offset)
