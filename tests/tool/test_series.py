@@ -120,7 +120,7 @@ def test_git_am_applies_the_series_and_gives_the_sources(workshop: Workshop) -> 
         ("edits.toml", '    "_export",\n', "    # twice\n", "occurs 2 times"),
         ("edits.toml", "    \"lms\",\n'''", "    \"lms\",'''", "not whole lines"),
         ("edits.toml", 'path = "torch/__init__.py"', 'path = "torch/other.py"', r"torch/other\.py"),
-        ("edits.toml", "[[edit]]", 'ignored = 0\n[[edit]]\nuntil = "v1.0"', r"no edit changes"),
+        ("edits.toml", "[[edit]]", '[[edit]]\nuntil = "v1.0"', r"no edit changes"),
         ("series.toml", 'paths = ["test/"]', 'paths = ["tests/"]', r"test/test_lms\.py belongs to no commit"),
         ("series.toml", '"aten/src/ATen/lms/", "aten/src/ATen/LmsPager.cpp"', '"nothing/"', "has no file"),
         (

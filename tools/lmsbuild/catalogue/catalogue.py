@@ -3,21 +3,19 @@
 from __future__ import annotations
 
 import difflib
-import re
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from lmsbuild.catalogue import forms
 from lmsbuild.errors import AmbiguousTag, BadSources, UnknownFramework, UnknownPackage, UnknownTag
 
 if sys.version_info >= (3, 11):
     import tomllib
 else:
     import tomli as tomllib
-
-_NAME = re.compile(r"v\d+(\.\d+)+")
 
 
 @dataclass(frozen=True)
@@ -94,13 +92,22 @@ class Tag(Release):
 
 
 def read_toml(path: Path) -> dict[str, Any]:
-    with path.open("rb") as file:
-        return tomllib.load(file)
+    """The table in a file, of the form that files of its name have. Raises BadSources."""
+    try:
+        table = tomllib.loads(path.read_bytes().decode())
+    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        raise BadSources(
+            f"cannot read {path}: {error.strerror}; install lmsbuild again, or put the file back"
+        ) from error
+    except (ValueError, RecursionError) as error:  # no UTF-8, no TOML, a number too long, or tables in tables in tables
+        raise BadSources(f"{path} cannot be read as TOML: {error}") from error
+    forms.check(path, table)
+    return table
 
 
 def number(name: str) -> tuple[int, ...]:
     """The numbers in a tag's name, which order tags: (2, 13, 0) for v2.13.0. Raises BadSources."""
-    if not _NAME.fullmatch(name):
+    if not forms.TAG.fits(name):
         raise BadSources(f"{name!r} is not a tag such as v2.13.0")
     return tuple(int(part) for part in name[1:].split("."))
 
