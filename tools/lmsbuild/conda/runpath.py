@@ -15,13 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import StringTableSection
 
 from lmsbuild import command
 from lmsbuild.conda import tools
+from lmsbuild.elf.broken import broken
 from lmsbuild.errors import DamagedWheel
 
 MAGIC = b"\x7fELF"
@@ -46,7 +46,7 @@ def read(stream: IO[bytes], name: str) -> Elf | None:
     stream.seek(0)
     if stream.read(len(MAGIC)) != MAGIC:
         return None
-    try:
+    with broken(name):
         elf = ELFFile(stream)
         found: dict[str, list[str]] = {name: [] for name in _TAGS}
         for section in elf.iter_sections():
@@ -66,8 +66,6 @@ def read(stream: IO[bytes], name: str) -> Elf | None:
             needed=tuple(found["DT_NEEDED"]),
             alignment=min((part["p_align"] for part in elf.iter_segments("PT_LOAD")), default=0),
         )
-    except (ELFError, KeyError, AssertionError) as error:
-        raise DamagedWheel(f"{name} is a broken ELF file: {error}") from error
 
 
 def write(path: Path, entries: Sequence[str]) -> None:

@@ -9,13 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-from elftools.common.exceptions import ELFError
 from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.gnuversions import GNUVerNeedSection
 from elftools.elf.sections import SymbolTableSection
 
-from lmsbuild.errors import DamagedWheel
+from lmsbuild.elf.broken import broken
 
 _GLIBC = re.compile(r"GLIBC_2\.(\d+)(?:\.\d+)*")
 _STANDARD = re.compile(r"_Z+(?:GTt|G[RV]|T[A-Z])?N?K?(?:St|9__gnu_cxx)")  # a mangled name of libstdc++
@@ -43,7 +42,7 @@ def needed_versions(library: Path, provided: Collection[str] = ()) -> list[str]:
 
 def versions_in(library: IO[bytes], name: str, provided: Collection[str] = ()) -> list[str]:
     """The same of a library that is called `name` and read from a stream."""
-    try:
+    with broken(name):
         names = set()
         for section in ELFFile(library).iter_sections():
             if isinstance(section, GNUVerNeedSection):
@@ -51,8 +50,6 @@ def versions_in(library: IO[bytes], name: str, provided: Collection[str] = ()) -
                     if needed.name not in provided:
                         names |= {version.name for version in versions}
         return sorted(names)
-    except ELFError as error:
-        raise DamagedWheel(f"{name} is no library: {error}") from error
 
 
 def glibc_of(version: str) -> int | None:
@@ -96,14 +93,11 @@ def uses_new_strings(library: Path) -> bool:
 
     Only its own names count: a library that carries parts of libstdc++ exports those of both kinds.
     """
-    try:
-        with library.open("rb") as file:
-            for section in ELFFile(file).iter_sections():
-                if isinstance(section, SymbolTableSection) and section.name == ".dynsym":
-                    names = (symbol.name for symbol in section.iter_symbols())
-                    return any(_NEW_STRING.search(name) and not _STANDARD.match(name) for name in names)
-    except ELFError as error:
-        raise DamagedWheel(f"{library.name} is no library: {error}") from error
+    with library.open("rb") as file, broken(library.name):
+        for section in ELFFile(file).iter_sections():
+            if isinstance(section, SymbolTableSection) and section.name == ".dynsym":
+                names = (symbol.name for symbol in section.iter_symbols())
+                return any(_NEW_STRING.search(name) and not _STANDARD.match(name) for name in names)
     return False
 
 
@@ -114,33 +108,27 @@ def abi(library: Path) -> str:
 
 def needed_library(library: Path, prefix: str) -> str | None:
     """The name of the library that this one asks for, among those that begin with `prefix`; None when it asks for none."""
-    try:
-        with library.open("rb") as file:
-            dynamic = ELFFile(file).get_section_by_name(".dynamic")
-            tags = dynamic.iter_tags("DT_NEEDED") if isinstance(dynamic, DynamicSection) else ()
-            names = [str(vars(tag)["needed"]) for tag in tags]
-            return next((name for name in names if name.startswith(prefix)), None)
-    except ELFError as error:
-        raise DamagedWheel(f"{library.name} is no library: {error}") from error
+    with library.open("rb") as file, broken(library.name):
+        dynamic = ELFFile(file).get_section_by_name(".dynamic")
+        tags = dynamic.iter_tags("DT_NEEDED") if isinstance(dynamic, DynamicSection) else ()
+        names = [str(vars(tag)["needed"]) for tag in tags]
+        return next((name for name in names if name.startswith(prefix)), None)
 
 
 def exported_functions(library: Path, prefix: str) -> list[str]:
     """The functions that the library gives to others, as far as their names begin with `prefix`."""
-    try:
-        with library.open("rb") as file:
-            section = ELFFile(file).get_section_by_name(".dynsym")
-            symbols = section.iter_symbols() if isinstance(section, SymbolTableSection) else ()
-            return sorted(
-                {
-                    symbol.name
-                    for symbol in symbols
-                    if symbol.name.startswith(prefix)
-                    and symbol["st_info"]["type"] == "STT_FUNC"
-                    and symbol["st_shndx"] != "SHN_UNDEF"
-                }
-            )
-    except ELFError as error:
-        raise DamagedWheel(f"{library.name} is no library: {error}") from error
+    with library.open("rb") as file, broken(library.name):
+        section = ELFFile(file).get_section_by_name(".dynsym")
+        symbols = section.iter_symbols() if isinstance(section, SymbolTableSection) else ()
+        return sorted(
+            {
+                symbol.name
+                for symbol in symbols
+                if symbol.name.startswith(prefix)
+                and symbol["st_info"]["type"] == "STT_FUNC"
+                and symbol["st_shndx"] != "SHN_UNDEF"
+            }
+        )
 
 
 def _glibc_minor(name: str, machine: str) -> int | None:

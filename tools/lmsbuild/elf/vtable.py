@@ -10,11 +10,11 @@ import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from elftools.common.exceptions import ELFError
 from elftools.elf.elffile import ELFFile
 from elftools.elf.relocation import RelocationSection
 from elftools.elf.sections import Symbol, SymbolTableSection
 
+from lmsbuild.elf.broken import broken
 from lmsbuild.errors import BadSources, UnforwardedMethod
 
 _ORIGINAL = "c10"  # the namespace of the classes that are decorated
@@ -39,16 +39,13 @@ def check_decorator(objects: Iterable[Path], decorator: str) -> None:
 
 def _slots(path: Path, decorator: str) -> list[list[str]]:
     """The qualified names of the methods in the virtual table of the class, in an object file."""
-    try:
-        with path.open("rb") as file:
-            elf = ELFFile(file)
-            symbols = elf.get_section_by_name(".symtab")
-            assert isinstance(symbols, SymbolTableSection)
-            for table in symbols.iter_symbols():
-                if table.name.startswith("_ZTV") and _qualified(table.name[4:])[-1:] == [decorator]:
-                    return [_qualified(name[2:]) for name in _referenced(elf, symbols, table)]
-    except ELFError as error:
-        raise BadSources(f"{path.name} is no object file: {error}") from error
+    with path.open("rb") as file, broken(path.name, BadSources, "object file"):
+        elf = ELFFile(file)
+        symbols = elf.get_section_by_name(".symtab")
+        assert isinstance(symbols, SymbolTableSection)
+        for table in symbols.iter_symbols():
+            if table.name.startswith("_ZTV") and _qualified(table.name[4:])[-1:] == [decorator]:
+                return [_qualified(name[2:]) for name in _referenced(elf, symbols, table)]
     return []
 
 
