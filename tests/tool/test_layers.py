@@ -16,7 +16,8 @@ TOOL = Path(paths.__file__).parent
 
 # From the lowest to the highest. Each module of the root, or package, imports only from lines above its own.
 LAYERS = (
-    ("errors", "paths", "programs", "report", "system"),
+    ("errors",),
+    ("ending", "paths", "programs", "report"),
     ("command", "elf", "lock", "source_date", "workspace"),
     ("git_command", "published", "wheel"),
     ("catalogue", "index"),

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -14,12 +16,14 @@ from lmsbuild import command, doctor, paths, report
 from lmsbuild.catalogue import catalogue, debian_builds, rows
 from lmsbuild.conda.platforms import find_platform, target_on
 from lmsbuild.conda_commands import channel_group, conda_group
+from lmsbuild.ending import refusals, signals, streams
 from lmsbuild.errors import (
     AlreadyApplied,
     ChecksFailed,
     Failure,
     NoSuchFile,
     NotACheckout,
+    ReaderGone,
     StalePatch,
     WrongPlatform,
     disk_failures,
@@ -31,7 +35,6 @@ from lmsbuild.matrix.commands import build_rows, print_matrix
 from lmsbuild.patch import generate
 from lmsbuild.patch.patch import apply_to_checkout, find_patch
 from lmsbuild.source import source
-from lmsbuild.system import signals
 from lmsbuild.tag import add_tag, check_tags, platform_table
 from lmsbuild.trial import trial
 from lmsbuild.wheel.target import target_for
@@ -406,14 +409,21 @@ def main() -> None:
     """Runs the command line; failures become one message and an exit code."""
     signals.install()
     try:
-        cli.main(standalone_mode=False)
+        with refusals.refused():
+            cli.main(standalone_mode=False)
+            streams.finish()
+    except ReaderGone as error:
+        sys.exit(error.exit_code)
     except Failure as error:
         report.failure(str(error))
         sys.exit(error.exit_code)
     except click.exceptions.Abort as error:
         _interrupted(error.__cause__)
     except click.ClickException as error:
-        error.show()
+        said = io.StringIO()
+        error.show(said)
+        with suppress(ReaderGone):
+            click.echo(report.verbatim(said.getvalue()), err=True, nl=False)
         sys.exit(error.exit_code)
     except KeyboardInterrupt as error:
         _interrupted(error)

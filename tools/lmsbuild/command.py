@@ -22,8 +22,8 @@ from pathlib import Path
 from typing import Any, BinaryIO, TypeVar
 
 from lmsbuild import report
+from lmsbuild.ending import signals
 from lmsbuild.errors import MissingProgram
-from lmsbuild.system import signals
 
 _libc = ctypes.CDLL(None)
 _PR_SET_PDEATHSIG = 1

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, ClassVar
 
-_NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 NOT_WRITABLE = (
     *(errno.EACCES, errno.EPERM, errno.EROFS),
     *(errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOENT),  # a file where a folder has to be, and the like
@@ -418,6 +418,30 @@ class UnsafeSource(Failure):
     exit_code = 68
 
 
+class SystemRefused(Failure):
+    """The system refused something that no part of the tool expects: files, processes or memory ran out, a path is too long."""
+
+    exit_code = 74
+
+
+class OutputLost(Failure):
+    """What the tool says, its results or what it reports, cannot be written."""
+
+    exit_code = 75
+
+
+class NotLoaded(Failure):
+    """The tool, or a library that it needs, cannot be imported."""
+
+    exit_code = 76
+
+
+class ReaderGone(Failure):
+    """Nobody reads what the tool says any more: it ends like a program that SIGPIPE killed."""
+
+    exit_code = 141
+
+
 @contextmanager
 def disk_failures(*places: object) -> Iterator[None]:
     """Turns the system's errors while files are written below `places` into failures that say what to do."""
@@ -425,7 +449,7 @@ def disk_failures(*places: object) -> Iterator[None]:
         yield
     except OSError as error:
         place = error.filename or " or ".join(map(str, places))
-        if error.errno in _NO_SPACE:
+        if error.errno in NO_SPACE:
             raise NoSpace(place, str(error.strerror)) from error
         if error.errno in NOT_WRITABLE:
             raise OutputNotWritable(

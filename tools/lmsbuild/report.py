@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
 
+from lmsbuild.errors import ReaderGone
+
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
@@ -61,7 +63,7 @@ def output(text: str) -> None:
 
 def failure(message: str) -> None:
     """Shows why the tool gives up."""
-    with suppress(OSError):  # of a terminal that is gone
+    with suppress(OSError, ReaderGone):  # of a terminal that is gone
         _say("error:", "bold red", end=" ")
         _say(message)
 

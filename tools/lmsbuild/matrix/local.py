@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 
 from lmsbuild import command
+from lmsbuild.ending import signals
 from lmsbuild.matrix import build_row
 from lmsbuild.matrix.board import Board
 from lmsbuild.matrix.build_row import Job, Outcome
-from lmsbuild.system import signals
 
 
 def build(jobs: Sequence[Job], at_once: int, board: Board) -> Iterator[Outcome]:

@@ -1,1 +1,0 @@
-"""What is between the tool and the system that it runs on."""
