@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import sys
 import tempfile
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import click
 
-from lmsbuild import command, paths
+from lmsbuild import command, paths, report
 from lmsbuild.catalogue import catalogue
-from lmsbuild.errors import Failure, MachineNotReady, UnknownCuda
+from lmsbuild.ending import refusals
+from lmsbuild.errors import Failure, MachineNotReady, MissingProgram, UnknownCuda
 from lmsbuild.fetch import cuda
 from lmsbuild.graft import compilation
 from lmsbuild.wheel.target import target_for
@@ -45,7 +47,8 @@ def run(cache: Path, output: Path) -> None:
     """Prints what was found. Raises MachineNotReady when something is missing."""
     missing = 0
     for finding in examine(cache, output):
-        click.echo(f"{'MISSING' if finding.remedy else 'ok':8}{finding.name}: {finding.detail}")
+        state = "MISSING" if finding.remedy else "ok"
+        click.echo(report.verbatim(f"{state:8}{finding.name}: {finding.detail}"))
         if finding.remedy:
             missing += 1
             click.echo(f"{'':8}  -> {finding.remedy}")
@@ -55,9 +58,23 @@ def run(cache: Path, output: Path) -> None:
 
 def examine(cache: Path, output: Path) -> Iterator[Finding]:
     """Looks at one thing after the other."""
-    yield from (_interpreter(), _compiler(), _git(), _pip(), _cuda(), _venv())
-    yield _space("disk space for the cache", cache, _CACHE_BYTES, "LMSBUILD_CACHE")
-    yield _space("disk space for the output", output, _OUTPUT_BYTES, "--output")
+    looks: dict[str, Callable[[], Finding]] = {
+        "interpreter": _interpreter,
+        "C++ compiler": _compiler,
+        "git": _git,
+        "pip": _pip,
+        "CUDA headers": _cuda,
+        "venv": _venv,
+        "disk space for the cache": lambda: _space("disk space for the cache", cache, _CACHE_BYTES, "LMSBUILD_CACHE"),
+        "disk space for the output": lambda: _space("disk space for the output", output, _OUTPUT_BYTES, "--output"),
+    }
+    for name, look in looks.items():
+        try:
+            yield look()
+        except (MissingProgram, OSError) as error:
+            failure = refusals.explained(error) if isinstance(error, OSError) else error
+            detail, _, remedy = str(failure).partition("; ")
+            yield Finding(name, detail, remedy or "mend that first")
 
 
 def _interpreter() -> Finding:
@@ -84,7 +101,7 @@ def _compiler() -> Finding:
             source = Path(folder) / "probe.cc"
             source.write_text("#include <thread>\n#include <string>\nvoid probe() { std::thread([] {}).join(); }\n")
             flags = [f"-std={standard}", "-fPIC", "-shared", "-pthread", "-o", f"{folder}/probe.so"]
-            if command.run([*words, *flags, str(source)]).code:
+            if command.run([*words, *flags, str(source)]).code or not Path(folder, "probe.so").is_file():
                 return Finding("C++ compiler", f"{version} cannot build {standard}", _install("c++"))
     return Finding("C++ compiler", version)
 
@@ -147,7 +164,10 @@ def _venv() -> Finding:
 
 
 def _space(name: str, folder: Path, needed: int, setting: str) -> Finding:
-    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if parent.is_dir())
+    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(parent))
+    if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
+        detail = "cannot be written to" if existing.is_dir() else "is no folder"
+        return Finding(name, f"{existing} {detail}", f"choose another folder with {setting}")
     free = shutil.disk_usage(existing).free
     detail = f"{free / 2**30:.1f} GiB free at {existing}, {needed / 2**30:.0f} GiB needed"
     return Finding(name, detail, "" if free >= needed else f"free some, or choose another folder with {setting}")

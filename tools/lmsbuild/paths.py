@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
+from lmsbuild.errors import BadSetting
+
 _PROGRAMS = Path(__file__).resolve().parent / "programs"
 
 
@@ -33,11 +35,20 @@ def recipes_folder() -> Path:
 
 
 def cache_folder() -> Path:
-    """Where base wheels are kept: $LMSBUILD_CACHE, or a folder in the user's cache."""
+    """Where base wheels are kept: $LMSBUILD_CACHE, or a folder in the user's cache. Raises BadSetting."""
     from platformdirs import user_cache_path  # not above: a script that only asks for the patches needs no package
 
-    chosen = os.environ.get("LMSBUILD_CACHE")
-    return Path(chosen) if chosen else user_cache_path("lmsbuild")
+    if chosen := os.environ.get("LMSBUILD_CACHE"):
+        return Path(chosen)
+    try:
+        found = user_cache_path("lmsbuild")
+    except RuntimeError:  # of newer releases, where older ones leave the "~"
+        found = Path("~")
+    if not found.is_absolute():
+        raise BadSetting(
+            "there is no home folder, where the cache would be: name a folder in LMSBUILD_CACHE, or set HOME"
+        )
+    return found
 
 
 def models_file(framework: str = "pytorch") -> Path:

@@ -6,6 +6,7 @@ $SOURCE_DATE_EPOCH, as reproducible-builds.org specifies it: seconds since 1970 
 from __future__ import annotations
 
 import os
+import re
 import time
 from datetime import datetime, timezone
 
@@ -14,6 +15,7 @@ from lmsbuild.errors import BadSetting
 Date = tuple[int, int, int, int, int, int]  # year to second, UTC, as archives hold it
 EARLIEST = 315532800  # 1980-01-01, the first date that an archive can hold
 LATEST = 4354819198  # 2107-12-31, the last one
+_SECONDS = re.compile(r"[0-9]{1,10}")
 
 
 def chosen() -> int | None:
@@ -21,9 +23,9 @@ def chosen() -> int | None:
     text = os.environ.get("SOURCE_DATE_EPOCH")
     if not text:
         return None
-    if not (text.isascii() and text.isdecimal()) or int(text) > LATEST:
+    if not _SECONDS.fullmatch(text) or int(text) > LATEST:
         raise BadSetting(
-            f"SOURCE_DATE_EPOCH is {text!r}: set it to seconds since 1970, such as the output of `git log -1 --format=%ct`"
+            f"SOURCE_DATE_EPOCH is {text[:40]!r}: set it to seconds since 1970, such as the output of `git log -1 --format=%ct`"
         )
     return int(text)
 

@@ -11,13 +11,13 @@ import os
 import re
 import shlex
 import shutil
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmsbuild import command
-from lmsbuild.errors import BadSources, CompilerFailed, NoCompiler, NoSpace
+from lmsbuild.errors import BadSetting, BadSources, CompilerFailed, NoCompiler, NoSpace
 from lmsbuild.patch.series import Graft, Library
 
 if TYPE_CHECKING:
@@ -35,12 +35,21 @@ _DIAGNOSTIC = re.compile(r"(fatal error|error|undefined reference|cannot find)\b
 
 
 def compiler() -> list[str]:
-    """The C++ compiler's command: $CXX, or the first of the usual ones. Raises NoCompiler."""
-    chosen = shlex.split(os.environ.get("CXX", ""))
+    """The C++ compiler's command: $CXX, or the first of the usual ones. Raises NoCompiler, or BadSetting."""
+    stated = os.environ.get("CXX", "")
+    try:
+        chosen = shlex.split(stated)
+    except ValueError as error:
+        raise BadSetting(
+            f"CXX is {stated!r}, which a shell could not read either ({error}): mend it, or unset it"
+        ) from error
     candidates = [chosen] if chosen else [["g++"], ["c++"], ["clang++"]]
     for candidate in candidates:
         if shutil.which(candidate[0]):
-            return candidate
+            program = (
+                os.path.abspath(candidate[0]) if os.sep in candidate[0] else candidate[0]
+            )  # it runs in other folders
+            return [program, *candidate[1:]]
     looked = " ".join(candidate[0] for candidate in candidates)
     raise NoCompiler(
         f"no C++ compiler found (looked for {looked}): install one, for instance with `apt-get install g++` or "
@@ -113,6 +122,7 @@ def compile_sources(
     environment = {**os.environ, "TMPDIR": str(scratch)}  # a compiler that is killed leaves its temporary files there
     for finished in command.run_all(commands, folder=scratch, environment=environment, on_finish=on_done):
         _check(finished, patched, scratch)
+    _check_made(cxx, objects.values())
     for library in libraries:
         if library.decorator:
             from lmsbuild.elf import vtable
@@ -184,6 +194,7 @@ def _link(library: Library, objects: list[Path], tree: Tree, scratch: Path) -> P
         "-Wl,--strip-all",
     ]
     _check(command.run(words, folder=scratch), _near(tree.patched, scratch), scratch)
+    _check_made(compiler(), [target])
     return target
 
 
@@ -209,6 +220,11 @@ def _runtime(tree: Tree) -> cuda.Runtime:
 def _runtime_library(library: Library, tree: Tree) -> list[Path]:
     found = _runtime(tree).library if library.cuda else None
     return [found] if found else []
+
+
+def _check_made(cxx: Sequence[str], files: Iterable[Path]) -> None:
+    if missing := [file for file in files if not file.is_file()]:
+        raise CompilerFailed(f"{shlex.join(cxx)} ended well, but made no {missing[0].name}: name a C++ compiler in CXX")
 
 
 def _check(finished: command.Finished, patched: Path, scratch: Path) -> None:
