@@ -27,6 +27,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.patch import api_modules, series
 from lmsbuild.patch.api_modules import Export
+from lmsbuild.sbom import sbom
 from lmsbuild.trial import trial
 from lmsbuild.wheel.wheel import WheelFile
 from shop import CPU_NAME, CUDA_NAME, NAME, STUB_NAME, Shop
@@ -91,6 +92,7 @@ def test_the_patched_wheel_differs_only_where_it_should(shop: Shop) -> None:
             "tensorflow/libtensorflow_lms.so",
             "tensorflow/python/lms/__init__.py",
             "tensorflow/python/lms/_library.py",
+            f"{after.dist_info}/{sbom.MEMBER}",
         }
         assert set(old) <= set(new)
         described = {f"{after.dist_info}/{name}" for name in ("METADATA", "WHEEL", "RECORD")}
