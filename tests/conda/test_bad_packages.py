@@ -249,6 +249,7 @@ def test_paths_json_that_disagrees(change: dict[str, object], said: str) -> None
         (lambda all_parts: conda(all_parts, zipfile.ZIP_DEFLATED), "is compressed or encrypted"),
         (lambda all_parts: conda({**all_parts, "metadata.json": b"{}"}), "does not say which format"),
         (lambda all_parts: conda({**all_parts, "metadata.json": b"NaN"}), "does not say which format"),
+        (lambda all_parts: conda({**all_parts, "metadata.json": b" " * (1 << 20)}), "has more than 65536 bytes"),
         (lambda all_parts: conda({**all_parts, "metadata.json": b'{"conda_pkg_format_version": 3}'}), "version 3"),
         (lambda all_parts: b"x" + conda(all_parts), "hidden in front of metadata.json"),
         (lambda all_parts: conda(all_parts) + b"x", "hidden in front of its directory or behind it"),
@@ -432,6 +433,21 @@ def test_what_is_swapped_while_it_is_read(folder: Path, tmp_path: Path, monkeypa
     channel.publish(folder, [given])
     assert (folder / SUBDIR / given.name).read_bytes() == good
     assert audit.check(folder, RECIPES) == 2
+
+
+def test_what_is_known_by_its_hash_is_not_looked_at_again(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when what was remembered of it is gone."""
+    before = contents(folder)
+    monkeypatch.setattr(inspection, "sound", lambda package: pytest.fail("it was"))
+    channel.publish(folder, [])
+    os.utime(folder / SUBDIR / "small-1.0-0.conda")
+    channel.publish(folder, [tmp_path / "small-1.0-0.conda"])
+    (folder / SUBDIR / "lmsbuild-index.json").unlink()
+    channel.publish(folder, [])
+    before.pop(f"{SUBDIR}/lmsbuild-index.json")  # which has the file's date
+    assert before.items() <= contents(folder).items()
 
 
 @pytest.mark.parametrize(

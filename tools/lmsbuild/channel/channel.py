@@ -282,11 +282,9 @@ def _index_one(folder: Folder, package: Package) -> None:
         check_twins(folder, name)
         add(folder, package, found)
     elif known["sha256"] != found.sha256:
-        raise _conflict(
-            name, folder, f"the file in the channel is not the one that was published, which `{_REPAIR}` takes as it is"
-        )
+        raise _conflict(name, folder, "the file in the channel is not the one that was published")
     elif name not in folder.seen:
-        folder.seen[name] = index.facts(inspection.sound(package))
+        folder.seen[name] = index.facts(package.description())
     if stamp(os.fstat(package.file.fileno())) != status:
         raise BadChannel(f"{folder.subdir}/{name} changes while it is read: publish again when it is complete")
     folder.seen[name]["stamp"] = status

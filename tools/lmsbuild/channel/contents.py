@@ -38,7 +38,7 @@ class Contents:
         self._links: dict[str, str] = {}
 
     def add(self, member: Member) -> Iterator[str]:
-        """What is wrong with the next member. Reads its contents, which may raise what damaged files raise."""
+        """What is wrong with the next member, whose contents are read. Raises DamagedPackage."""
         name, known = shown(member.name), self._found.get(member.name)
         if member.kind == "folder" and member.name in ("", "."):
             return

@@ -7,7 +7,7 @@ from typing import Any
 from lmsbuild.channel import description
 from lmsbuild.channel.contents import Contents, Look
 from lmsbuild.conda import runpath
-from lmsbuild.conda.package_file import INFO, Package, failures
+from lmsbuild.conda.package_file import INFO, Package
 from lmsbuild.errors import DamagedPackage
 
 
@@ -21,8 +21,7 @@ def inspect(package: Package, look: Look | None = None) -> tuple[dict[str, Any],
         table = package.table(member)
         if table is not None:
             described[member.name.removeprefix(INFO).removesuffix(".json")] = table
-        with failures(package.name):
-            faults += contents.add(member)
+        faults += contents.add(member)
     package.check_identity(described)
     faults += description.faults(described)
     faults += contents.end(described.get("paths"))

@@ -88,7 +88,10 @@ def tars(file: IO[bytes], name: str, size: int, *, only_info: bool) -> Iterator[
     zstandard = tools.zstandard()
     with zipfile.ZipFile(file) as archive:
         entries = _entries(file, archive, name.removesuffix(".conda"), size)
-        _check_metadata(archive.read(entries["metadata"][0]))
+        row, _ = entries["metadata"]
+        if row.file_size > _LARGEST_METADATA:
+            raise Damaged(f"its metadata.json has more than {_LARGEST_METADATA} bytes")
+        _check_metadata(archive.read(row))
         for part in ("info",) if only_info else ("info", "pkg"):
             row, end = entries[part]
             _check_frames(file, end - row.file_size, end)
@@ -102,7 +105,6 @@ class _Bz2:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
-        self._streams = 0
         self._unpack, self._left = bz2.BZ2Decompressor(), b""
 
     def read(self, size: int) -> bytes:
@@ -133,7 +135,7 @@ def _entries(file: IO[bytes], archive: zipfile.ZipFile, stem: str, size: int) ->
     if other != stem and names == {"metadata.json", f"info-{other}.tar.zst", f"pkg-{other}.tar.zst"}:
         raise OtherName(other)
     if len(rows) != len(wanted) or names != set(wanted):
-        raise Damaged(f"it has {', '.join(repr(row.filename) for row in rows[:5])}, not {' and '.join(wanted)}")
+        raise Damaged(f"it has {', '.join(repr(row.filename[:80]) for row in rows[:5])}, not {' and '.join(wanted)}")
     at, found = 0, {}
     for row in rows:
         end = _check_entry(file, row, at)
@@ -184,7 +186,7 @@ def _descriptor(file: IO[bytes], row: zipfile.ZipInfo, end: int) -> int:
 
 def _check_metadata(data: bytes) -> None:
     try:
-        version = strict_json.parse(data, _LARGEST_METADATA)["conda_pkg_format_version"]
+        version = strict_json.parse(data)["conda_pkg_format_version"]
     except (ValueError, KeyError, TypeError) as error:
         raise Damaged(f"its metadata.json does not say which format it is of ({error})") from error
     if version != 2 or not isinstance(version, int):

@@ -33,6 +33,19 @@ _BUILD = re.compile(r"[A-Za-z0-9_.+]+")
 
 
 @dataclass(frozen=True)
+class Reader:
+    """A member's contents, read once from their beginning."""
+
+    package: str  # the file's name
+    file: IO[bytes]
+
+    def read(self, size: int = -1) -> bytes:
+        """Raises DamagedPackage."""
+        with _failures(self.package):
+            return self.file.read(size)
+
+
+@dataclass(frozen=True)
 class Member:
     """What a package has below one name, with its contents while it is the current one."""
 
@@ -40,9 +53,8 @@ class Member:
     mode: int
     kind: str  # "file", "folder", "link", "hard link", or what else it is, which no package should have
     target: str  # where a link leads, or which member is the same file; "" for the others
-    file: IO[bytes] | None  # None for all but a file
+    file: Reader | None  # None for all but a file
     part: str = ""  # of a .conda file: "info" or "pkg"
-    size: int = 0  # bytes
 
 
 @dataclass(frozen=True)
@@ -70,19 +82,20 @@ class Package:
 
         A member's contents must be read before the next one is asked for. Raises DamagedPackage.
         """
-        with failures(self.name):
+        with _failures(self.name):
             for part, stream in archive.tars(self.file, self.name, self.size, only_info=only_info):
                 source = cast(IO[bytes], stream)  # of which tarfile only reads
                 with tarfile.open(fileobj=source, mode="r|", bufsize=archive.CHUNK) as tar:
                     for info in tar:
                         if info.size < 0 or info.issparse():
-                            raise archive.Damaged(f"the size of {info.name!r} is none")
+                            raise archive.Damaged(f"{info.name!r} has a size, or holes, that no file may have")
                         end = tar.offset
                         stream.allow(end)
                         name = info.name.removeprefix("./")
                         if not only_info or name.startswith(INFO):
                             file = tar.extractfile(info) if info.isreg() else None
-                            yield Member(name, info.mode, _kind(info), info.linkname, file, part, info.size)
+                            contents = Reader(self.name, file) if file else None
+                            yield Member(name, info.mode, _kind(info), info.linkname, contents, part)
                     stream.check_end(tar.offset)
 
     def table(self, member: Member) -> dict[str, Any] | None:
@@ -90,7 +103,7 @@ class Package:
         name = member.name.removeprefix(INFO).removesuffix(".json")
         if member.name != f"{INFO}{name}.json" or name not in _TABLES or member.file is None:
             return None
-        with failures(f"{self.name} ({member.name})"):
+        with _failures(f"{self.name} ({member.name})"):
             found = strict_json.parse(member.file.read(_TABLES[name] + 1), _TABLES[name])
         if not isinstance(found, dict) or (name == "paths" and not _lists_paths(found)):
             raise DamagedPackage(f"{self.name} has an {member.name} that is not as it has to be: build it again")
@@ -191,7 +204,7 @@ def _kind(info: tarfile.TarInfo) -> str:
 
 
 @contextmanager
-def failures(what: str) -> Iterator[None]:
+def _failures(what: str) -> Iterator[None]:
     """Turns whatever a damaged file makes the readers raise into one failure."""
     try:
         yield

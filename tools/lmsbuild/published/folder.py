@@ -40,6 +40,7 @@ def publishing(folder: Path, kind: str) -> Iterator[None]:
     """Holds the lock of a folder, which is made when it is missing. Raises OutputNotWritable or NoSpace."""
     waiting = f"another run publishes into this {kind}; waiting for it"
     with disk_failures(folder), _writable(folder, kind), locked(folder / _LOCK, waiting):
+        remove_leftovers(folder)
         yield
 
 
