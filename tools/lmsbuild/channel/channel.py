@@ -130,7 +130,11 @@ def read_index(folder: Path) -> dict[str, dict[str, Any]]:
 def read_rows(folder: Path) -> dict[str, Any]:
     """What repodata.json in the folder says, by file name, whatever it is. Raises BadChannel when it cannot be read."""
     path = folder / "repodata.json"
-    table, found = read_table(path), dict[str, Any]()
+    found = dict[str, Any]()
+    try:
+        table = read_table(path)
+    except BadChannel as error:
+        raise BadChannel(f"{error}, or let `{_REPAIR}` write it anew") from error.__cause__
     for key in ("packages", "packages.conda"):
         rows = table.get(key, {})
         if not isinstance(rows, dict):
