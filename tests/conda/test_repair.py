@@ -93,6 +93,24 @@ def test_nothing_in_the_folder_of_what_is_set_aside_is_written_over(folder: Path
     assert [(there / f"{NAME}.conda{end}").read_text() for end in ("", ".2")] == ["one", "two"]
 
 
+def test_interrupted_before_anything_is_set_aside(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The index names only what is there and good, and the next run does the rest."""
+    before, bad = contents(folder), folder / SUBDIR / f"{NAME}.conda"
+    bad.write_bytes(b"")
+    change_index(folder, lambda rows: rows.update({bad.name: {**INDEX, "size": 1, "sha256": "0" * 64}}))
+
+    def stop(path: Path, target: Path) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "rename", stop)
+        with pytest.raises(KeyboardInterrupt):
+            repair(folder)
+    assert bad.exists() and bad.name not in channel.read_index(folder / SUBDIR)
+    assert f"{bad.name} is set aside" in repair(folder)[0]
+    check_repaired(folder, before)
+
+
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link"])
 def test_what_is_no_file(folder: Path, kind: str) -> None:
     before, odd = contents(folder), folder / SUBDIR / f"{NAME}.conda"

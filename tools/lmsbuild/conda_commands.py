@@ -231,7 +231,7 @@ def _build_wheel(
 
 @click.group(name="channel")
 def channel_group() -> None:
-    """Publish conda packages in a folder, and check what was published."""
+    """Publish conda packages in a folder, check and repair what was published."""
 
 
 @channel_group.command(name="publish")
