@@ -374,6 +374,16 @@ def test_check_finds_them(folder: Path, tmp_path: Path, data: bytes, monkeypatch
         audit.check(folder, RECIPES)
 
 
+def test_check_tells_of_all_that_is_wrong(folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a broken ELF file, and of what else is wrong with the package."""
+    (tmp_path / f"{NAME}.conda").write_bytes(build([file("lib/a.so", b"\x7fELF"), link("x", "/etc")]))
+    with monkeypatch.context() as patched:
+        patched.setattr(inspection, "sound", lambda package: inspection.inspect(package)[0])
+        channel.publish(folder, [tmp_path / f"{NAME}.conda"])
+    with pytest.raises(BadChannel, match=r"has 2 faults:\n.*lib/a.so is a broken ELF file.*\n.*has x, a link to /etc"):
+        audit.check(folder, RECIPES)
+
+
 def test_what_is_named_like_our_own_files_is_refused_and_not_deleted(folder: Path) -> None:
     """But what a killed run of ours left is removed."""
     odd = [

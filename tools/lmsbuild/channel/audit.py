@@ -102,7 +102,7 @@ def _check_package(
     try:
         with package_file.opened(path) as package:
             yield from _check_opened(package, path, record, machine, facts)
-    except (DamagedPackage, DamagedWheel) as error:
+    except DamagedPackage as error:
         yield str(error)
 
 
@@ -127,9 +127,13 @@ def _check_opened(
 
 
 def _check_elf(name: str, data: bytes, machine: Platform | None) -> Iterator[str]:
-    """What a file tells the loader. Raises DamagedWheel."""
-    elf = runpath.read(io.BytesIO(data), name)
-    assert elf is not None
+    """What is wrong with what a file tells the loader."""
+    try:
+        elf = runpath.read(io.BytesIO(data), name)
+    except DamagedWheel as error:
+        yield str(error)
+        return
+    assert elf is not None  # as it begins like one
     if machine is None or elf.machine != machine.elf or not elf.little_endian:
         needed = machine.elf if machine else "any machine, as noarch promises"
         yield f"{name} is for {elf.machine}, not for {needed}"
