@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,7 @@ from lmsbuild.errors import (
 from lmsbuild.patch.checkout import Checkout, open_checkout
 from lmsbuild.patch.series import read_series
 
-_AM = ("am", "--no-3way", "--no-gpg-sign", "--quiet")
+_AM = ("am", "--no-3way", "--no-gpg-sign", "--no-scissors", "--quiet", "--whitespace=nowarn")
 _NO_BLOB = "0" * 40
 _TOUCH = re.compile(
     rb"^diff --git a/(?P<path>\S+) b/(?P=path)\n(?:new file mode \d+\n)?index (?P<old>[0-9a-f]{40})\.\.(?P<new>[0-9a-f]{40})",
@@ -223,5 +224,5 @@ def am_words(root: Path) -> list[str | Path]:
 
 def _identity(root: Path) -> tuple[str, ...]:
     """What git is told where it knows no identity."""
-    known = git_command.run_as_user(root if root.is_dir() else Path(), "var", "GIT_COMMITTER_IDENT").code == 0
+    known = git_command.run_as_user(root if root.is_dir() else Path(os.sep), "var", "GIT_COMMITTER_IDENT").code == 0
     return () if known else ("-c", "user.name=lmsbuild", "-c", "user.email=lmsbuild@localhost")

@@ -45,12 +45,17 @@ def local_path(address: str) -> str | None:
     return unquote("/" + address.removeprefix("file://").partition("/")[2])
 
 
+def is_relative(address: str) -> bool:
+    """Whether a submodule's address is relative to that of the tree's own repository."""
+    return address.startswith(("./", "../"))
+
+
 def resolved(base: str, relative: str) -> str:
     """What a submodule's address means in a repository that came from `base`, as `git submodule` reads it."""
-    if not relative.startswith(("./", "../")):
+    if not is_relative(relative):
         return relative
     base, joint = base.rstrip("/"), "/"
-    while relative.startswith(("./", "../")):
+    while is_relative(relative):
         step, _, relative = relative.partition("/")
         if step == "..":
             cut = max(base.rfind("/"), base.rfind(":") if "/" not in base else -1)

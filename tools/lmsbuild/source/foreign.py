@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import pwd
+import shlex
 import shutil
 import stat
 from collections.abc import Iterable, Iterator
@@ -92,7 +93,7 @@ def check_owner(repository: Repository) -> None:
     if done.code and "dubious ownership" in done.error_text:
         raise OtherOwner(
             f"{repository.top} belongs to {_owner(repository)}, and git works in no other user's repository: say that you "
-            f"trust it by `git config --global --add safe.directory {repository.top}`, or clone it as yourself"
+            f"trust it by `git config --global --add safe.directory {shlex.quote(str(repository.top))}`, or clone it as yourself"
         )
 
 

@@ -92,6 +92,9 @@ def _listed(tree: _Tree) -> list[_Submodule]:
     found = [_Submodule(names[path], path, stated[names[path]]["url"], commit) for path, commit in commits.items()]
     _check_names([each.name for each in found])
     _check_names([each.path for each in found])
+    for each in found:
+        if not address.is_relative(each.url):
+            address.protocol(each.url)
     return found
 
 
@@ -144,7 +147,7 @@ def _place(
             return place
     if source.alone:
         raise SourceUnreachable("it is not there")
-    if not wanted.url.startswith(("./", "../")) and address.protocol(wanted.url) not in address.SUBMODULES:
+    if not address.is_relative(wanted.url) and address.protocol(wanted.url) not in address.SUBMODULES:
         raise UnsafeSource(
             f".gitmodules has the submodule {wanted.path} come from {wanted.url}, which is not https: give a clone that has "
             "the submodules with --source"
