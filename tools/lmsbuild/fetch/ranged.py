@@ -174,5 +174,5 @@ def _stated(page: str) -> dict[str, str]:
             return http_requests.get(
                 session, page, read, headers=lambda: {"Accept": "application/vnd.pypi.simple.v1+json"}
             )
-        except (ValueError, KeyError, TypeError) as error:
+        except (ValueError, LookupError, TypeError, AttributeError, RecursionError) as error:
             raise DownloadFailed("the registry's list of files states no hashes in a form that can be read") from error

@@ -81,7 +81,7 @@ def _read(folder: Path, wheels: Sequence[Path]) -> _Index:
             page = folder / project / "index.json"
             if page.exists() or project in listed:
                 rows |= {row.file: row for row in pages.read_project(read_json(page, _COMMAND))}
-    except (LookupError, TypeError, AttributeError) as error:
+    except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise BadChannel(
             f"{folder} has an index.json that is not of an index of wheels ({error}): put back the one that was "
             "published, or give another folder"
@@ -162,8 +162,11 @@ def _add(index: _Index, wheel: Path) -> None:
 
 def _check_tags(wheel: WheelFile) -> None:
     """Raises DamagedWheel when the name promises another interpreter or ABI than what is in the wheel."""
-    stated = HeaderParser().parsestr(wheel.read(f"{wheel.dist_info}/WHEEL").decode()).get_all("Tag", [])
-    built_for = {(tag.interpreter, tag.abi) for text in stated for tag in parse_tag(text)}
+    try:
+        stated = HeaderParser().parsestr(wheel.read(f"{wheel.dist_info}/WHEEL").decode()).get_all("Tag", [])
+        built_for = {(tag.interpreter, tag.abi) for text in stated for tag in parse_tag(text)}
+    except ValueError as error:
+        raise DamagedWheel(f"{wheel.path.name} has a WHEEL that cannot be read ({error}): build it again") from error
     if lacking := {(tag.interpreter, tag.abi) for tag in wheel.name.tags} - built_for:
         named = ", ".join(sorted("-".join(pair) for pair in lacking))
         raise DamagedWheel(

@@ -36,6 +36,8 @@ def _connect(address: str) -> Client:
         from distributed import Client
     except ImportError as error:
         raise NoCluster("--dask needs Dask: `pip install 'lmsbuild[dask]'`, here and on every worker") from error
+    except ValueError as error:  # of its files, which it reads as it is imported
+        raise NoCluster(f"Dask cannot be configured as its files or variables say: {error}") from error
     if not address:  # Dask would start a cluster here
         raise NoCluster(
             "--dask has an empty address: give the one that `dask scheduler` prints, such as tcp://10.0.0.1:8786"

@@ -21,7 +21,7 @@ from lmsbuild.wheel.wheel import parse_name
 
 KINDS = ("wheel", "conda")
 MOST_JOBS = 256  # that GitHub makes of one matrix
-_SHARD = re.compile(r"([1-9]\d*)/([1-9]\d*)")
+_SHARD = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,9 @@ def read(output: Path, row: Row, made_from: Mapping[str, Any]) -> list[Product] 
     try:
         known = json.loads(_file(output, row).read_text())
         products = [Product(**product) for product in known["products"]]
-    except (OSError, ValueError, KeyError, TypeError):
+        holds = known["inputs"] == made_from and products and all(product.is_in(output) for product in products)
+    except (OSError, ValueError, KeyError, TypeError, RecursionError):
         return None
-    holds = known["inputs"] == made_from and products and all(product.is_in(output) for product in products)
     return products if holds else None
 
 

@@ -84,7 +84,7 @@ def read_json(path: Path, written_by: str) -> dict[str, Any]:
         found = strict_json.parse(read_file(path))
     except FileNotFoundError as error:
         raise BadChannel(f"{path} is missing: `{written_by}` writes it") from error
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise BadChannel(f"{path} cannot be read ({error}): put back the one that was published") from error
     if not isinstance(found, dict):
         raise BadChannel(f"{path} is no index: put back the one that was published")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import bisect
 import logging
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -50,6 +51,8 @@ def draw(
     two can be compared although paging, or another program, may make one of them slower. `unit` is beside the axis of
     sizes, and `line` names the limit.
     """
+    # A user's settings would change the picture, and those that cannot be read would end the tool.
+    os.environ.update(MPLBACKEND="Agg", MATPLOTLIBRC=os.devnull)
     import matplotlib  # here, for loading it takes a second that other commands need not pay
 
     matplotlib.use("Agg")

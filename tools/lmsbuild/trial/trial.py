@@ -11,7 +11,8 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -121,10 +122,10 @@ def _examine(interpreter: Path) -> tuple[str, str]:
     """The ABI tag and the version of an interpreter. Raises MissingProgram."""
     program = "import sys; print('cp%d%d%s' % (*sys.version_info[:2], sys.abiflags), sys.version.split()[0])"
     examined = command.run([interpreter, "-I", "-c", program])
-    if examined.code:
+    said = examined.text.split()
+    if examined.code or len(said) != 2:
         raise MissingProgram(f"{interpreter} is no Python interpreter: {_last_line(examined.error_text)}")
-    abi, version = examined.text.split()
-    return abi, version
+    return said[0], said[1]
 
 
 def also_needs(framework: str, version: str) -> list[str]:
@@ -180,9 +181,9 @@ def _train(python: Path, folder: Path, framework: str, model: str, steps: int, l
     with report.progress(f"train {model}", steps) as show:
 
         def on_line(line: str) -> None:
-            entry = json.loads(line)
-            if "step" in entry:
-                show(entry["step"])
+            for entry in read_entries([line]):
+                if "step" in entry:
+                    show(entry["step"])
 
         finished = command.run(words, folder=folder, environment=environment, on_line=on_line)
     if finished.code:
@@ -190,7 +191,23 @@ def _train(python: Path, folder: Path, framework: str, model: str, steps: int, l
             f"training {model} ended with exit code {finished.code}: {_last_line(finished.error_text)}; "
             "run again with -v for all that it said"
         )
-    return read_training([json.loads(line) for line in finished.text.splitlines()])
+    try:
+        return read_training(read_entries(finished.text.splitlines()))
+    except (LookupError, TypeError, ValueError) as error:
+        raise TrialFailed(
+            f"training {model} ended well, but without its results: run again with -v for all that it said"
+        ) from error
+
+
+def read_entries(lines: Iterable[str]) -> list[dict[str, Any]]:
+    """What the training program printed, without what libraries print among it."""
+    entries = []
+    for line in lines:
+        with suppress(ValueError):
+            entry = json.loads(line)
+            if isinstance(entry, dict):
+                entries.append(entry)
+    return entries
 
 
 def read_training(entries: Sequence[dict[str, Any]]) -> Training:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from lmsbuild.errors import WrongPlatform
 from lmsbuild.wheel.wheel import WheelName
 
-_PYTHON = re.compile(r"3\.(\d+)t?")
-_ABI = re.compile(r"cp3(\d+t?)m?")
+_PYTHON = re.compile(r"3\.([0-9]{1,4})t?")
+_ABI = re.compile(r"cp3([0-9]{1,4}t?)m?")
 _PLATFORM = re.compile(r"^(?:many)?linux(?:1|2010|2014|_2_\d+)?_")
 
 
