@@ -42,8 +42,22 @@ from lmsbuild.wheel.target import target_for
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
 _verbose = click.option("-v", "--verbose", is_flag=True, help="Show every command that runs.")
+
+
+def _existing_file(context: click.Context, parameter: click.Parameter, path: Path | None) -> Path | None:
+    """Opening a pipe would wait for a writer, and a device has no end."""
+    if path and path.exists() and not path.is_file():
+        raise NoSuchFile(f"{path} is no file")
+    return path
+
+
 _base_wheel = click.option(
-    "--base", "--base-wheel", "base_wheel", type=_FILE, help="An official wheel; without it, pip fetches one."
+    "--base",
+    "--base-wheel",
+    "base_wheel",
+    type=_FILE,
+    callback=_existing_file,
+    help="An official wheel; without it, pip fetches one.",
 )
 _package = click.option(
     "--package", help="Which of the framework's packages, such as tensorflow-cpu; without it, the first that it lists."

@@ -164,13 +164,22 @@ def _venv() -> Finding:
 
 
 def _space(name: str, folder: Path, needed: int, setting: str) -> Finding:
-    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if os.path.lexists(parent))
+    existing = next(parent for parent in (folder.absolute(), *folder.absolute().parents) if _is_there(parent))
     if not existing.is_dir() or not os.access(existing, os.W_OK | os.X_OK):
         detail = "cannot be written to" if existing.is_dir() else "is no folder"
         return Finding(name, f"{existing} {detail}", f"choose another folder with {setting}")
     free = shutil.disk_usage(existing).free
     detail = f"{free / 2**30:.1f} GiB free at {existing}, {needed / 2**30:.0f} GiB needed"
     return Finding(name, detail, "" if free >= needed else f"free some, or choose another folder with {setting}")
+
+
+def _is_there(path: Path) -> bool:
+    """Raises OSError for what cannot be there, such as a path that is too long."""
+    try:
+        path.lstat()
+    except (FileNotFoundError, NotADirectoryError):
+        return False
+    return True
 
 
 def _install(what: str, which: Callable[[str], str | None] = shutil.which) -> str:

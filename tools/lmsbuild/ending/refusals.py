@@ -24,6 +24,7 @@ _REMEDIES = {
     errno.ELOOP: "remove the links that lead to each other, or name another path",
     errno.ENAMETOOLONG: f"take a shorter path, or {_OTHER_FOLDERS}",
     errno.E2BIG: "make the variables of the environment, or the list of files, shorter",
+    errno.ENOEXEC: "it is no program that this machine can run: name another one",
     errno.EINVAL: "name another path",
     errno.ENOENT: "another program may have removed it: run the command again",
     errno.EACCES: f"ask for the permission, or {_OTHER_FOLDERS}",
@@ -42,6 +43,10 @@ def refused() -> Iterator[None]:
         yield
     except OSError as error:
         raise explained(error) from error
+    except RuntimeError as error:
+        if not str(error).startswith("Symlink loop"):  # as Path.resolve has it before Python 3.13
+            raise
+        raise SystemRefused(f"{error}: {_REMEDIES[errno.ELOOP]}") from error
     except MemoryError as error:
         raise SystemRefused(f"there is not enough memory: {_MEMORY}") from error
     except ImportError as error:
