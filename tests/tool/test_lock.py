@@ -68,14 +68,16 @@ def test_the_lock_of_a_dead_run_is_free(tmp_path: Path, capsys: pytest.CaptureFi
     assert "waiting" not in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe", "folder"])
-def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("kind", ["link", "link to nothing", "pipe", "folder", "text"])
+def test_a_lock_that_is_no_empty_file_is_refused(tmp_path: Path, kind: str) -> None:
     """What a link points to stays as it is, and nothing is waited for."""
     lock, target = tmp_path / "lock", tmp_path / "target"
     if kind == "pipe":
         os.mkfifo(lock)
     elif kind == "folder":
         lock.mkdir()
+    elif kind == "text":
+        lock.write_text("precious")
     else:
         lock.symlink_to(target)
     if kind == "link":
@@ -83,7 +85,7 @@ def test_a_lock_that_is_no_file_is_refused(tmp_path: Path, kind: str) -> None:
     with pytest.raises(OutputNotWritable, match="lock between runs: remove it"), locked(lock, "waiting"):
         pass
     assert target.exists() == (kind == "link")
-    assert kind != "link" or target.read_text() == "precious"
+    assert kind not in ("link", "text") or lock.read_text() == "precious"
 
 
 @pytest.mark.parametrize(

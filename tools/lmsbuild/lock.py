@@ -51,9 +51,12 @@ def locked(path: Path, waiting: str) -> Iterator[None]:
 
 def _lock(path: Path) -> FileLock:
     path.parent.mkdir(parents=True, exist_ok=True)
-    # FileLock follows no link, but locks a pipe or a device, which it may change.
-    if os.path.lexists(path) and not stat.S_ISREG(path.lstat().st_mode):
-        raise OutputNotWritable(
-            f"{path} is a link, a folder or a device, but has to be a file, the lock between runs: remove it"
-        )
+    # FileLock follows no link, but it would lock a pipe or a device, and empties a file.
+    if os.path.lexists(path):
+        status = path.lstat()
+        if not stat.S_ISREG(status.st_mode) or status.st_size:
+            raise OutputNotWritable(
+                f"{path} is a link, a folder or a device, or has contents, but has to be an empty file, the lock between runs: "
+                "remove it"
+            )
     return FileLock(path)
