@@ -13,13 +13,14 @@ import stat
 import tempfile
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 from filelock import FileLock
 
 from lmsbuild import report
 from lmsbuild.errors import OutputNotWritable
+from lmsbuild.system import signals
 
 _PREFIX = ".lmsbuild-"
 _NAME = re.compile(rf"{re.escape(_PREFIX)}\w{{8}}")  # as mkdtemp makes it
@@ -33,27 +34,25 @@ def workspace(output: Path, chosen_with: str = "--output") -> Iterator[Path]:
 
     `chosen_with` is what the user chooses `output` with. Raises OutputNotWritable.
     """
-    try:
-        output.mkdir(parents=True, exist_ok=True)
-        _remove_leftovers(output)
-        folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=output.resolve()))
-    except OSError as error:
-        raise OutputNotWritable(
-            f"cannot write to {output}: {error.strerror}; give a folder that you may write to with {chosen_with}"
-        ) from error
-    try:
-        # Held until this process ends, however it ends: an unlocked folder is a dead run's. The lock gets its name when it
-        # is held, so that no run that begins meanwhile sees it unlocked.
-        unnamed = folder / f"{_LOCK}-unnamed"
-        with FileLock(unnamed):
+    with ExitStack() as undone_at_the_end:
+        try:
+            output.mkdir(parents=True, exist_ok=True)
+            _remove_leftovers(output)
+            with signals.postponed():
+                folder = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=output.resolve()))
+                # Where the file of the lock could not go while it was open, as on NFS, the folder is still there.
+                undone_at_the_end.callback(_remove, folder)
+            # Held until this process ends, however it ends: an unlocked folder is a dead run's. The lock gets its name when it
+            # is held, so that no run that begins meanwhile sees it unlocked.
+            unnamed = folder / f"{_LOCK}-unnamed"
+            undone_at_the_end.enter_context(FileLock(unnamed))
             unnamed.rename(folder / _LOCK)
-            try:
-                yield folder
-            finally:
-                shutil.rmtree(folder, ignore_errors=True)
-    finally:
-        # Where the file of the lock could not go while it was open, as on NFS, the folder is still there.
-        shutil.rmtree(folder, ignore_errors=True)
+            undone_at_the_end.callback(_remove, folder)
+        except OSError as error:
+            raise OutputNotWritable(
+                f"cannot write to {output}: {error.strerror}; give a folder that you may write to with {chosen_with}"
+            ) from error
+        yield folder
 
 
 def publish(file: Path, target: Path) -> None:
@@ -61,6 +60,11 @@ def publish(file: Path, target: Path) -> None:
     with file.open("rb") as stream:
         os.fsync(stream.fileno())
     os.replace(file, target)
+
+
+def _remove(folder: Path) -> None:
+    with signals.postponed():
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def _remove_leftovers(output: Path) -> None:
