@@ -148,6 +148,66 @@ def _compiling(
         yield process, lambda: [int(number) for mark in marks.iterdir() for number in (mark.name, mark.read_text())]
 
 
+def test_no_program_is_started_once_the_run_ends(tmp_path: Path) -> None:
+    """A thread that is about to start one when the others are killed; the pool would wait for it."""
+    program = """
+import sys, threading
+from pathlib import Path
+from lmsbuild import command, report
+
+killed = threading.Event()
+kill_all = command.kill_all
+
+def end(done):
+    raise KeyboardInterrupt
+
+def say(words):
+    if words[0] == "sleep":
+        killed.wait()
+
+def kill(for_good):
+    kill_all(for_good)
+    killed.set()
+
+command.kill_all, report.command = kill, say
+command.run_all([["true"], ["sleep", "600"]], folder=Path(sys.argv[1]), on_finish=end)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert done.returncode == -signal.SIGINT, done.stderr
+
+
+@pytest.mark.parametrize("moment", ["tempfile.mkdtemp", "shutil.rmtree"])
+def test_a_signal_while_a_folder_is_made_or_removed(tmp_path: Path, moment: str) -> None:
+    program = f"""
+import os, shutil, signal, sys, tempfile
+from pathlib import Path
+from lmsbuild.system import signals
+from lmsbuild.workspace import workspace
+
+do = {moment}
+
+def strike(*words, **more):
+    made = do(*words, **more)
+    os.kill(os.getpid(), signal.SIGHUP)
+    return made
+
+{moment} = strike
+signals.install()
+try:
+    with workspace(Path(sys.argv[1])) as folder:
+        (folder / "work").touch()
+except signals.Ended as ended:
+    sys.exit(ended.number)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program, str(tmp_path)], capture_output=True, text=True, check=False, timeout=60
+    )
+    assert (done.returncode, done.stderr) == (signal.SIGHUP, "")
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_runs_at_once_into_one_folder_all_succeed(workshop: Workshop) -> None:
     with ThreadPoolExecutor(4) as pool:
         runs = list(pool.map(lambda number: workshop.build(), range(4)))

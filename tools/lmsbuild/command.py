@@ -102,9 +102,10 @@ def call_all(calls: Sequence[Callable[[], _T]], most: int, on_finish: Callable[[
             for done, future in enumerate(signals.completed(futures), start=1):
                 future.result()
                 on_finish(done)
-        except BaseException:
+        except BaseException as error:
             for future in futures:
                 future.cancel()
+            kill_all(for_good=isinstance(error, KeyboardInterrupt))
             while wait(futures, 0.1).not_done:  # a function may run another program after the one that was killed
                 kill_all()
             raise
@@ -126,18 +127,13 @@ def run_logged(arguments: Sequence[str | Path], *, folder: Path, environment: Ma
 
 def kill_all(for_good: bool = False) -> None:
     """Kills every program that is running, with its children; `for_good`: and none is started any more."""
-    global _is_ending
-    with _running_lock:
-        _is_ending = _is_ending or for_good
-        processes = list(_running)
-    for process in processes:
+    for process in _all_running(for_good):
         kill(process)
 
 
-def end_all(seconds: float = 10) -> None:
-    """Asks every program that is running to end, and kills those that have not after that time."""
-    with _running_lock:
-        processes = list(_running)
+def end_all(for_good: bool = False, seconds: float = 10) -> None:
+    """Asks every program that is running to end, and kills those that have not after that time; otherwise as `kill_all`."""
+    processes = _all_running(for_good)
     for process in processes:
         with suppress(ProcessLookupError):
             os.kill(process.pid, signal.SIGTERM)
@@ -168,8 +164,8 @@ def started(
 ) -> Iterator[subprocess.Popen[bytes]]:
     """A program in a process group of its own, which does not outlive the block: it is waited for, or killed on an error.
 
-    `dies_with_thread`: the kernel kills it when the thread that started it ends, even if this process is killed. For
-    programs that have no other threads. `streams` are Popen's. Raises MissingProgram.
+    `dies_with_thread`: the kernel asks it to end when the thread that started it ends, even if this process is killed. For
+    programs that end what they have started. `streams` are Popen's. Raises MissingProgram.
     """
     words = tuple(str(word) for word in arguments)
     report.command(words)
@@ -202,6 +198,13 @@ def started(
                 _running.discard(process)
 
 
+def _all_running(for_good: bool) -> list[subprocess.Popen[bytes]]:
+    global _is_ending
+    with _running_lock:
+        _is_ending = _is_ending or for_good
+        return list(_running)
+
+
 def _communicate(
     process: subprocess.Popen[bytes], stdin: bytes, on_line: Callable[[str], None] | None
 ) -> tuple[bytes, bytes]:
@@ -222,4 +225,4 @@ def _communicate(
 
 
 def _die_with_thread() -> None:
-    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    _libc.prctl(_PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -24,8 +24,8 @@ def build(jobs: Sequence[Job], at_once: int, board: Board) -> Iterator[Outcome]:
         try:
             for future in signals.completed(futures):
                 yield future.result()
-        except BaseException:
+        except BaseException as error:
             for future in futures:
                 future.cancel()
-            command.end_all()
+            command.end_all(for_good=isinstance(error, KeyboardInterrupt))
             raise
