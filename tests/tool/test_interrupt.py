@@ -183,7 +183,7 @@ def test_a_signal_while_a_folder_is_made_or_removed(tmp_path: Path, moment: str)
     program = f"""
 import os, shutil, signal, sys, tempfile
 from pathlib import Path
-from lmsbuild.system import signals
+from lmsbuild.ending import signals
 from lmsbuild.workspace import workspace
 
 do = {moment}

@@ -19,8 +19,8 @@ from pathlib import Path
 from filelock import FileLock
 
 from lmsbuild import report
+from lmsbuild.ending import signals
 from lmsbuild.errors import OutputNotWritable
-from lmsbuild.system import signals
 
 _PREFIX = ".lmsbuild-"
 _NAME = re.compile(rf"{re.escape(_PREFIX)}\w{{8}}")  # as mkdtemp makes it
