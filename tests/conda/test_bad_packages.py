@@ -380,7 +380,7 @@ def test_check_tells_of_all_that_is_wrong(folder: Path, tmp_path: Path, monkeypa
     with monkeypatch.context() as patched:
         patched.setattr(inspection, "sound", lambda package: inspection.inspect(package)[0])
         channel.publish(folder, [tmp_path / f"{NAME}.conda"])
-    with pytest.raises(BadChannel, match=r"has 2 faults:\n.*lib/a.so is a broken ELF file.*\n.*has x, a link to /etc"):
+    with pytest.raises(BadChannel, match=r"has 2 faults:\n.*lib/a.so is .*\n.*has x, a link to /etc"):
         audit.check(folder, RECIPES)
 
 
