@@ -11,6 +11,8 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -24,6 +26,7 @@ from lmsbuild.channel import audit, channel
 from lmsbuild.conda import package_file, runpath
 from lmsbuild.conda.platforms import Platform, find_platform, target_on
 from lmsbuild.errors import NoCompiler, SourceUnreachable, WrongPlatform, WrongVersion
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.wheel import WheelFile
 from machines import ARM
 from solving import install, solve
@@ -199,7 +202,14 @@ def test_base_of_another_version_or_machine(base_package: Path, tmp_path: Path) 
 
 
 def as_wheel(packages: list[Path], version: str, where: Platform, folder: Path) -> Path:
-    return framework_package.as_wheel(packages, "torch", "torch/lib", version, where, folder)
+    with opened(packages) as files:
+        return framework_package.as_wheel(files, "torch", "torch/lib", version, where, folder)
+
+
+@contextmanager
+def opened(packages: list[Path]) -> Iterator[list[InputFile]]:
+    with ExitStack() as stack:
+        yield [stack.enter_context(InputFile(package)) for package in packages]
 
 
 @dataclass(frozen=True)
@@ -243,7 +253,8 @@ def test_a_framework_in_two_packages(
     order: tuple[str, str], split: Split, members: dict[str, synthetic.Member], tmp_path: Path
 ) -> None:
     packages = [getattr(split, name) for name in order]
-    assert set(framework_package.requirements(packages)) == {"libprotobuf >=3", "sleef"}
+    with opened(packages) as files:
+        assert set(framework_package.requirements(files)) == {"libprotobuf >=3", "sleef"}
     wheel = as_wheel(packages, "2.13.0", platform("ppc64le"), tmp_path)
     assert wheel.name == synthetic.wheel_name("2.13.0+cpu", platform="linux_ppc64le")
     with WheelFile(wheel) as file:

@@ -15,6 +15,7 @@ import synthetic
 from lmsbuild import command
 from lmsbuild.errors import DownloadFailed, WrongHash, WrongPlatform
 from lmsbuild.fetch import download
+from lmsbuild.graft import graft
 from lmsbuild.wheel.target import Target, glibc_minor, target_for
 from lmsbuild.wheel.wheel import file_sha256
 from workshop import Workshop
@@ -122,6 +123,21 @@ def test_a_build_that_pip_prefers_to_the_known_one_is_refused(
     synthetic.write_wheel(shop / f"{package}-{version}-7-{rest}", stand_in)
     with pytest.raises(DownloadFailed, match=r"pip took .*-7-.* instead of .*--base"):
         _fetch(workshop)
+
+
+def test_a_wheel_that_is_not_known_is_said_to_be_so_from_the_cache_too(
+    workshop: Workshop, shop: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def stop(*words: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(graft, "compile_graft", stop)
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            graft.build(workshop.options(base_wheel=None))
+        said = capsys.readouterr().err
+        assert said.count(f"{workshop.base.name} is not in the catalogue") == 1
+    assert "(cached)" in said
 
 
 def test_nothing_to_fetch_says_what_to_do(workshop: Workshop, shop: Path) -> None:

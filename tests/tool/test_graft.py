@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 import synthetic
+from lmsbuild.catalogue.catalogue import Release
 from lmsbuild.elf import symbols
 from lmsbuild.errors import (
     BadSources,
@@ -35,7 +36,9 @@ from lmsbuild.errors import (
     WrongPlatform,
     WrongVersion,
 )
+from lmsbuild.fetch import download
 from lmsbuild.graft import graft
+from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.wheel import WheelFile, file_sha256, record_hash
 from synthetic import ABI, PLATFORM, Member
 from workshop import Workshop
@@ -235,6 +238,27 @@ def test_files_that_upstream_changed_after_record_are_taken_from_a_known_wheel_o
         assert wheel.verify(lambda name: None, lambda done: None) == {}  # its own RECORD is right
 
 
+@pytest.mark.parametrize("way", ["replaced", "written to"])
+def test_a_base_wheel_that_changes_after_its_hash_changes_nothing(
+    workshop: Workshop, stand_in: Members, monkeypatch: pytest.MonkeyPatch, way: str
+) -> None:
+    synthetic.write_sources(workshop.patches, {workshop.base.name: file_sha256(workshop.base)})
+    evil = synthetic.write_wheel(workshop.folder / "evil", {**stand_in, "torch/bin/protoc": Member(b"evil", 0o755)})
+    check = download.check_known
+
+    def check_and_swap(release: Release, wheel: InputFile, private: Path | None = None) -> None:
+        check(release, wheel, private)
+        if way == "replaced":
+            evil.rename(workshop.base)
+        else:
+            workshop.base.write_bytes(evil.read_bytes())
+
+    monkeypatch.setattr(download, "check_known", check_and_swap)
+    files = _read(graft.build(workshop.options()))
+    assert _read(workshop.base)["torch/bin/protoc"] == b"evil"
+    assert files["torch/bin/protoc"] == stand_in["torch/bin/protoc"].data
+
+
 def test_a_base_wheel_that_the_catalogue_knows_otherwise_is_refused(workshop: Workshop) -> None:
     synthetic.write_sources(workshop.patches, {workshop.base.name: "1" * 64})
     with pytest.raises(WrongHash, match="1{64}"):
@@ -299,7 +323,9 @@ _LIMITED = """
 import resource, signal, sys
 from pathlib import Path
 from lmsbuild import cli, paths
+from lmsbuild.fetch import download
 from lmsbuild.graft import graft
+from lmsbuild.wheel.input_file import InputFile
 patches, base, output = sys.argv[1:]
 paths.patches_folder = lambda: Path(patches)
 write = graft._write

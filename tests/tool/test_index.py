@@ -27,6 +27,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.index import index
 from lmsbuild.published.folder import Published
+from lmsbuild.wheel.wheel import WheelFile
 from served import wheel
 from synthetic import Member
 
@@ -243,6 +244,24 @@ def test_wheel_that_was_named_for_another_interpreter(folder: Path, tmp_path: Pa
     refused(
         folder, made.rename(tmp_path / made.name.replace("-py3-", "-cp312-")), DamagedWheel, "is not for cp312-none"
     )
+
+
+@pytest.mark.parametrize("lies_there", [False, True])
+def test_a_wheel_that_changes_while_it_is_checked_is_indexed_as_it_was(
+    folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lies_there: bool
+) -> None:
+    given = wheel(folder if lies_there else tmp_path)
+    whole, check_tags = given.read_bytes(), index._check_tags
+
+    def change(file: WheelFile) -> None:
+        given.write_bytes(b"another")
+        check_tags(file)
+
+    monkeypatch.setattr(index, "_check_tags", change)
+    index.publish(folder, [given])
+    page = json.loads((folder / "torch/index.json").read_text())
+    assert page["files"][0]["hashes"]["sha256"] == hashlib.sha256(whole).hexdigest()
+    assert (folder / given.name).read_bytes() == (b"another" if lies_there else whole)
 
 
 def test_no_wheel_at_all(folder: Path, tmp_path: Path) -> None:

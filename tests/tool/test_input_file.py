@@ -68,6 +68,17 @@ def test_another_file_under_the_same_name_changes_nothing(tmp_path: Path) -> Non
         assert file.sha256() == hashlib.sha256(DATA).hexdigest()
 
 
+def test_programs_get_the_same_file(tmp_path: Path) -> None:
+    path = _file(tmp_path)
+    with InputFile(path) as file:
+        assert file.is_at(path)
+        path.unlink()
+        assert not file.is_at(path)
+        path.write_bytes(b"another")
+        assert not file.is_at(path)
+        assert subprocess.run(["cat", file.for_programs], capture_output=True, check=True).stdout == DATA
+
+
 def test_a_private_copy_stays_when_the_file_is_written_to(tmp_path: Path) -> None:
     path = _file(tmp_path)
     with InputFile(path) as file:

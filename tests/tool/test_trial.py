@@ -5,14 +5,16 @@ from __future__ import annotations
 import json
 import re
 import struct
+import zipfile
 from pathlib import Path
 
 import pytest
 
 import synthetic
 from lmsbuild import command, paths
-from lmsbuild.errors import MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
+from lmsbuild.errors import DamagedWheel, MissingProgram, ResultsDiffer, TrialFailed, WrongPlatform, WrongVersion
 from lmsbuild.trial import trial
+from synthetic import Member
 from workshop import Workshop
 
 STATISTICS = '{"allocated_bytes.peak": 3000, "resident_bytes.peak": 1000, "over_limit_bytes.peak": 0, "out.bytes": 5, "in.bytes": 6}'
@@ -53,9 +55,17 @@ def test_what_the_wheels_of_a_release_do_not_say_that_they_need(version: str, pa
     assert set(trial.also_needs("tensorflow", version)) == packages
 
 
-def _patched(workshop: Workshop) -> Path:
-    """The stand-in under a name that says it is patched."""
-    return workshop.base.rename(workshop.folder / synthetic.wheel_name("2.13.0+cpu.lms1"))
+def _patched(workshop: Workshop, requires: str = "") -> Path:
+    """The stand-in as a wheel that says it is patched, with a line more in its metadata."""
+    old, new = "2.13.0+cpu", "2.13.0+cpu.lms1"
+    version = f"Version: {new}\n{requires}".encode()
+    with zipfile.ZipFile(workshop.base) as base:
+        files = {
+            name.replace(old, new): Member(base.read(name).replace(f"Version: {old}\n".encode(), version))
+            for name in base.namelist()
+            if not name.endswith("/RECORD")
+        }
+    return synthetic.write_wheel(workshop.folder / synthetic.wheel_name(new), files)
 
 
 def _pretend(monkeypatch: pytest.MonkeyPatch, outputs: list[tuple[int, str]]) -> None:
@@ -121,9 +131,19 @@ def test_a_wheel_that_is_not_patched_is_refused(workshop: Workshop) -> None:
 
 
 def test_an_installation_that_fails_is_said(workshop: Workshop) -> None:
-    workshop.base.write_bytes(workshop.base.read_bytes()[:1000])
     with pytest.raises(TrialFailed, match="pip cannot install torch"):
-        trial.run(_patched(workshop), workshop.output, "lstm", 1)
+        trial.run(_patched(workshop, "Requires-Python: <3\n"), workshop.output, "lstm", 1)
+
+
+def test_a_wheel_that_is_not_what_its_record_says_is_not_installed(workshop: Workshop) -> None:
+    wheel = _patched(workshop)
+    whole = wheel.read_bytes()
+    workshop.cache.mkdir()
+    copy = trial._checked(wheel, workshop.cache)
+    wheel.write_bytes(whole[:1000])
+    assert copy.read_bytes() == whole
+    with pytest.raises(DamagedWheel, match="truncated"):
+        trial.run(wheel, workshop.output, "lstm", 1)
 
 
 def test_another_interpreter_has_to_be_one(workshop: Workshop) -> None:
@@ -151,5 +171,5 @@ def test_an_environment_that_is_kept_is_used_again(workshop: Workshop, monkeypat
     for _ in range(2):
         assert "memory over time" not in trial.run(wheel, None, "lstm", 1, environment=kept)
     assert len([line for line in words if "venv" in line]) == 1
-    assert len([line for line in words if "pip" in line and str(wheel.resolve()) in line]) == 2
+    assert len([line for line in words if "pip" in line and any(word.endswith(f"/{wheel.name}") for word in line)]) == 2
     assert (kept / "bin/python").exists()

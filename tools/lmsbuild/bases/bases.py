@@ -75,9 +75,10 @@ def check_given(tag: Tag, platform: Platform, python: str | None, given: Sequenc
         for package in files:
             framework_package.check(package, tag.version, platform)
     elif files:
-        with WheelFile(_only(given)) as wheel:
-            target = replace(target_for(python), machine=platform.machine, is_running=False)
-            graft.check_identity(wheel.path, tag, target)
+        wheel = _only(given)
+        graft.check_identity(wheel, tag, replace(target_for(python), machine=platform.machine, is_running=False))
+        with WheelFile(wheel):
+            pass  # it is whole enough to be opened
 
 
 def debian_build(

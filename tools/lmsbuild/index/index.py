@@ -55,7 +55,7 @@ def publish(folder: Path, wheels: Sequence[Path] = ()) -> Published:
     with publishing(folder, "index"), workspace.workspace(folder, f"`{_COMMAND}`") as scratch:
         index = _read(folder, wheels)
         before = set(index.rows)
-        hashed = _index_found(index) + sum(_take(wheel, index, scratch) for wheel in wheels)
+        hashed = _index_found(index, scratch) + sum(_take(wheel, index, scratch) for wheel in wheels)
         _settle(index)
     return Published(tuple(sorted(set(index.rows) - before)), len(before), hashed)
 
@@ -95,7 +95,7 @@ def _check_page(path: Path) -> None:
         raise FolderInUse(f"{path} is a page of something else, which an index would replace: give another folder")
 
 
-def _index_found(index: _Index) -> int:
+def _index_found(index: _Index, scratch: Path) -> int:
     """Indexes what lies in the folder and is new; returns how many files were read. Nothing that was known may differ."""
     there = {path.name: path for path in _wheels_in(index.folder)}
     if gone := sorted(set(index.rows) - set(there)):
@@ -112,7 +112,7 @@ def _index_found(index: _Index) -> int:
             continue
         read += 1
         if known is None:
-            _add(index, path)
+            _add(index, path, scratch)
         elif known.sha256 != file_sha256(path):
             raise _conflict(name, "the file that lies there is not the one that was published")
         index.seen[name] = found
@@ -136,20 +136,24 @@ def _take(wheel: Path, index: _Index, scratch: Path) -> int:
     return 1
 
 
-def _add(index: _Index, wheel: Path) -> None:
-    """Checks a wheel, its name, its METADATA and every file of it, and adds its row."""
+def _add(index: _Index, wheel: Path, private: Path | None = None) -> None:
+    """Checks a wheel, its name, its METADATA and every file of it, and adds its row.
+
+    One that lies where others may write to it is read from a copy in `private`.
+    """
     if not _NAME.fullmatch(wheel.name):
         raise DamagedWheel(f"{wheel.name!r} is not the name of a wheel: keep the name under which it was published")
     identity = parse_wheel_filename(wheel.name)
     if twin := next((name for name in index.rows if parse_wheel_filename(name) == identity), None):
         raise _conflict(wheel.name, f"it is there as {twin}")
-    with InputFile(wheel) as opened, WheelFile(opened) as file:
-        metadata = file.read(f"{file.dist_info}/METADATA")
-        stated, _ = parse_email(metadata)
-        _check_tags(file)
-        with report.progress(f"verify {wheel.name}", file.total_size(), is_bytes=True) as show:
-            file.verify(lambda name: None, show)
-        sha256, size = opened.sha256(), opened.size
+    with InputFile(wheel) as opened:
+        sha256, size = opened.make_private(private) if private else opened.sha256(), opened.size
+        with WheelFile(opened) as file:
+            metadata = file.read(f"{file.dist_info}/METADATA")
+            stated, _ = parse_email(metadata)
+            _check_tags(file)
+            with report.progress(f"verify {wheel.name}", file.total_size(), is_bytes=True) as show:
+                file.verify(lambda name: None, show)
     index.rows[wheel.name] = Row(
         file=wheel.name,
         sha256=sha256,
