@@ -201,7 +201,10 @@ def test_a_base_wheel_of_something_else_is_refused(
 
 @pytest.mark.parametrize(
     ("spoil", "failure"),
-    [("truncated", DamagedWheel), ("tampered", TamperedWheel), ("outside", UnsafeMember), ("missing", NoSuchFile)],
+    [
+        *(("truncated", DamagedWheel), ("tampered", TamperedWheel), ("outside", UnsafeMember)),
+        *(("missing", NoSuchFile), ("a pipe", NoSuchFile)),
+    ],
 )
 def test_a_bad_base_wheel_leaves_no_wheel(
     workshop: Workshop, stand_in: Members, spoil: str, failure: type[Failure]
@@ -215,6 +218,8 @@ def test_a_bad_base_wheel_leaves_no_wheel(
         synthetic.write_wheel(workshop.base, {**stand_in, "../evil": Member(b"evil")})
     else:
         workshop.base.unlink()
+        if spoil == "a pipe":
+            os.mkfifo(workshop.base)
     with pytest.raises(failure):
         graft.build(workshop.options())
     assert not workshop.output.exists() or not list(workshop.output.iterdir())

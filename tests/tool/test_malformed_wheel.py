@@ -234,7 +234,7 @@ def test_other_ways_to_write_a_sound_wheel_pass(tmp_path: Path, way: str) -> Non
     files = dict(FILES)
     if way == "more folders":
         folder = Member(b"", kind=stat.S_IFDIR)
-        files |= {"torch/": folder, "torch/empty/": folder, "torch-2.13.0+cpu.data/scripts/x": Member(b"#!python\n")}
+        files |= {"torch/": folder, "torch/empty/": folder, "torch-2.13.0.data/scripts/x": Member(b"#!python\n")}
     path = _wheel(tmp_path, files)
     data = path.read_bytes()
     if way == "64-bit end":

@@ -6,6 +6,7 @@ import base64
 import csv
 import hashlib
 import io
+import os
 import re
 import struct
 import threading
@@ -242,24 +243,29 @@ class WheelFile:
 
     def _find_dist_info(self) -> str:
         """The folder that describes the wheel. Raises DamagedWheel when there is another than the one of its name."""
-        found = {name.split("/")[0] for name in self.members}
-        own = {folder for folder in found if folder.endswith(".dist-info")}
+        folders = sorted({name.partition("/")[0] for name in self.members if "/" in name})
+        own = [folder for folder in folders if folder.endswith(".dist-info")]
         if len(own) != 1:
             raise DamagedWheel(f"{self.path.name} has {len(own)} dist-info folders, not one: it is no wheel")
-        for folder in (*own, *(folder for folder in found if folder.endswith(".data"))):
-            package, _, version = folder.removesuffix(".dist-info").removesuffix(".data").partition("-")
-            if not self._is_named(package, version):
+        for folder in folders:
+            stem, kind = os.path.splitext(folder)
+            package, _, version = stem.partition("-")
+            # What a patched wheel has for other places than the rest lies where the base wheel has it, whose label is another.
+            if kind in (".dist-info", ".data") and not self._is_named(package, version, public=kind == ".data"):
                 raise DamagedWheel(
                     f"{self.path.name} has a folder {folder}, which is another wheel's: keep the name under which it was "
                     "published"
                 )
-        return own.pop()
+        return own[0]
 
-    def _is_named(self, package: str, version: str) -> bool:
+    def _is_named(self, package: str, stated: str, *, public: bool = False) -> bool:
+        """Whether these are the wheel's package and version; if `public`, but for a local label."""
         try:
-            return (canonicalize_name(package), Version(version)) == (self.name.package, self.name.version)
+            version = Version(stated)
         except InvalidVersion:
             return False
+        is_version = version.public == self.name.version.public if public else version == self.name.version
+        return is_version and canonicalize_name(package) == self.name.package
 
     def _check_metadata(self) -> None:
         """Raises DamagedWheel when the wheel does not say of itself what its name says."""
