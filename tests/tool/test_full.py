@@ -30,6 +30,7 @@ from lmsbuild.errors import (
 )
 from lmsbuild.full import plan
 from lmsbuild.wheel.wheel import WheelFile
+from row_shop import runs
 from upstream import TAG, Upstream, git
 from workshop import DRIVE, Workshop
 
@@ -52,6 +53,7 @@ def compile(source, target):
     subprocess.check_call(compiler + ["-Iaten/src", "-Ithird_party/part", "-fPIC", "-c", source, "-o", target])
 
 compile("first.cpp", "build/first.o")
+(marks / "process").write_text(str(os.getpid()))
 (marks / "first-done").touch()
 while (marks / "wait").exists():
     time.sleep(0.05)
@@ -212,7 +214,7 @@ def test_a_failing_build_is_said_and_can_be_resumed(there: Upstream) -> None:
     assert "source: done before" in resumed.stderr and "patch: done before" in resumed.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
 def test_an_interrupted_build_goes_on_where_it_was(there: Upstream, number: signal.Signals) -> None:
     (_marks(there) / "wait").touch()
     words = ["pytorch", TAG, "--mode", "full", "--output", str(there.workshop.output)]
@@ -231,6 +233,7 @@ def test_an_interrupted_build_goes_on_where_it_was(there: Upstream, number: sign
         process.send_signal(number)
         process.wait(120)
     assert process.returncode == (-number if number == signal.SIGKILL else 128 + number)
+    assert number == signal.SIGKILL or not runs(int((_marks(there) / "process").read_text()))
     (_marks(there) / "wait").unlink()
     assert not list(there.workshop.output.glob("*.whl"))
     shutil.rmtree(there.repository)

@@ -104,6 +104,41 @@ def test_compilers_die_with_the_run(workshop: Workshop, number: signal.Signals) 
     assert (_leftovers(workshop), list((workshop.folder / "temporary").iterdir())) == ([], [])
 
 
+def test_the_terminal_is_closed(workshop: Workshop) -> None:
+    """The system sends SIGHUP, and nothing can be said any more."""
+    program = """
+import fcntl, sys, termios
+from pathlib import Path
+from lmsbuild import __main__, paths
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+patches = Path(sys.argv.pop(1))
+paths.patches_folder = lambda: patches
+__main__.main()
+"""
+    terminal, inside = os.openpty()
+    mark = workshop.folder / "mark"
+    compiler = workshop.folder / "slow-compiler"
+    compiler.write_text(f'#!/bin/sh\necho $$ > "{mark}.new"\nmv "{mark}.new" "{mark}"\nexec sleep 600\n')
+    compiler.chmod(0o755)
+    words = ["pytorch", "v2.13.0", "--base-wheel", workshop.base, "--output", workshop.output]
+    process = subprocess.Popen(
+        [sys.executable, "-c", program, workshop.patches, *words],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        env={**os.environ, "CXX": str(compiler), "LMSBUILD_CACHE": str(workshop.cache)},
+        start_new_session=True,
+    )
+    os.close(inside)
+    with process:
+        _wait_for(mark.exists)
+        os.close(terminal)
+        process.wait(60)
+    assert process.returncode == 128 + signal.SIGHUP
+    assert not _runs(int(mark.read_text()))
+    assert _leftovers(workshop) == []
+
+
 def test_a_signal_that_was_ignored_at_the_start_stays_so(workshop: Workshop) -> None:
     """As nohup has it."""
     with _compiling(workshop, ["env", "--ignore-signal=HUP"]) as (process, started):
