@@ -60,7 +60,7 @@ FORMS: dict[str, Mapping[Any, Any]] = {
                 "trained?": str,
                 "blobs": {ANY: str},
                 "records?": {_WHEEL: str},
-                "wheels": {_WHEEL: _SHA256},
+                "wheels": {_WHEEL: str},
             }
         ],
     },
@@ -160,7 +160,7 @@ FORMS: dict[str, Mapping[Any, Any]] = {
             }
         ]
     },
-    "cuda.toml": {ANY: {"headers?": str, _WHEEL: _SHA256}},
+    "cuda.toml": {ANY: {"headers?": str, _WHEEL: str}},
     "names.toml": {ANY: {"version": str, "conda?": str, "extras?": {ANY: str}}},
     "requires.toml": {ANY: [{"requires": str, "since?": TAG, "until?": TAG}]},
     "platforms.toml": {ANY: {"subdir": str, "elf": str, "compiler": str, "package": str, "page": int}},
