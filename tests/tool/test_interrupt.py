@@ -200,8 +200,8 @@ def say(words):
     if words[0] == "sleep":
         killed.wait()
 
-def kill(for_good):
-    kill_all(for_good)
+def kill():
+    kill_all()
     killed.set()
 
 command.kill_all, report.command = kill, say

@@ -102,10 +102,9 @@ def call_all(calls: Sequence[Callable[[], _T]], most: int, on_finish: Callable[[
             for done, future in enumerate(signals.completed(futures), start=1):
                 future.result()
                 on_finish(done)
-        except BaseException as error:
+        except BaseException:
             for future in futures:
                 future.cancel()
-            kill_all(for_good=isinstance(error, KeyboardInterrupt))
             while wait(futures, 0.1).not_done:  # a function may run another program after the one that was killed
                 kill_all()
             raise
