@@ -38,12 +38,19 @@ NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with t
 FIRST = ("tests/cuda/", "tests/pager/", "tests/replay/", "tests/upstream/")
 # Files that take minutes, and share what they need with no other file, or with the other process (`_once`).
 EITHER = (
+    "tests/conda/test_bad_packages.py",
     "tests/conda/test_other_machines.py",
     "tests/cuda/test_predictions.py",
     "tests/e2e/test_releases.py",
+    "tests/hostile/test_hostile.py",
     "tests/programs/test_programs.py",
+    "tests/tool/test_build_all.py",
     "tests/tool/test_cuda_wheels.py",
+    "tests/tool/test_foreign_code.py",
     "tests/tool/test_headers.py",
+    "tests/tool/test_interrupt.py",
+    "tests/tool/test_malformed_wheel.py",
+    "tests/tool/test_sentences.py",
 )
 
 

@@ -32,6 +32,7 @@ from lmsbuild.errors import (
     NoSpace,
     SystemRefused,
     TrialFailed,
+    UnsafeMember,
 )
 from lmsbuild.graft import compilation
 from lmsbuild.index import index
@@ -75,6 +76,11 @@ def run(folder: Path, *words: str, prepare: Callable[[], object] = lambda: None)
             os._exit(code)
     _, status = os.waitpid(child, 0)
     return Ended(os.waitstatus_to_exitcode(status), output.read_bytes(), errors.read_text(errors="replace"))
+
+
+def _lose_git(folder: Path) -> None:
+    subprocess.run(["git", "init", "--quiet", folder / "checkout"], check=True)
+    os.environ["PATH"] = str(folder)
 
 
 @pytest.fixture
@@ -143,7 +149,7 @@ def _lose(module: str) -> None:
         (["list"], lambda odd: _raise(MemoryError()), 74, "not enough memory"),
         (["list"], lambda odd: _raise(OSError(errno.EAGAIN, "busy")), 74, "busy; close other programs"),
         (["source", TAG, "tree"], lambda odd: _lose("platformdirs"), 76, "cannot be loaded"),
-        (["patch", TAG, "folder"], lambda odd: _set(PATH=str(odd)), 25, "cannot run git"),
+        (["patch", TAG, "checkout"], lambda odd: _lose_git(odd), 25, "cannot run git"),
         (["list"], lambda odd: _set(PATH=""), 0, ""),
         (["--help"], lambda odd: _set(COLUMNS="abc", TERM="\udcff"), 0, ""),
     ],
@@ -434,10 +440,10 @@ GOOD: Mapping[str, bytes] = {
 @pytest.mark.parametrize(
     ("name", "data", "said"),
     [
-        ("WHEEL", b"Tag: abc\n", "has a WHEEL that cannot be read"),
-        ("WHEEL", b"\xff", "has a WHEEL that cannot be read"),
+        ("WHEEL", b"Tag: abc\n", "states the tag 'abc', which is none"),
+        ("WHEEL", b"\xff", "has a WHEEL that is not UTF-8"),
         ("WHEEL", b"", "as its WHEEL says"),
-        ("METADATA", b"\xff\xfe", "says that it is"),
+        ("METADATA", b"\xff\xfe", "has a METADATA that is not UTF-8"),
         ("RECORD", b"\xff", "has a RECORD that cannot be read"),
         ("RECORD", b'"' + b"x" * 200_000, "has a RECORD that cannot be read"),
     ],
@@ -463,7 +469,9 @@ def test_archives_that_python_cannot_read_are_refused(tmp_path: Path, place: str
     else:
         data[entry + 6] = 255
     wheel.write_bytes(data)
-    with pytest.raises(DamagedWheel, match="truncated or no wheel"):
+    with pytest.raises(
+        (DamagedWheel, UnsafeMember), match="no wheel at all|a member whose name is not plain UTF-8|zip version"
+    ):
         WheelFile(wheel)
 
 
@@ -514,7 +522,8 @@ def test_what_libraries_print_among_the_results_is_left_out() -> None:
     assert trial.read_entries(["warning", '{"step": 1}', "5", "[", "NaN"]) == [{"step": 1}]
 
 
-def test_a_training_without_results_is_a_failure(tmp_path: Path) -> None:
+def test_a_training_without_results_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(trial, "_checked", lambda wheel, folder: wheel)
     text = "#!/bin/sh\ncase $1 in -I) echo cp311 3.11;; -m) ;; *) echo {};; esac\n"
     (tmp_path / "bin").mkdir()
     python = _program(tmp_path / "bin/python", text)
