@@ -94,6 +94,13 @@ def test_a_wait_that_cannot_be_read_is_as_none(server: FlakyServer, pauses: list
     assert pauses == [0, 2]
 
 
+@pytest.mark.parametrize("address", ["http://[::1/x.whl", "http://a..b/x.whl", "http://a:99999/x.whl", "http:///x.whl"])
+def test_what_is_no_address_is_refused(pauses: list[float], address: str) -> None:
+    with http_requests.Session() as session, pytest.raises(http_requests.Refused, match="cannot read"):
+        http_requests.get(session, address, lambda answer: answer)
+    assert pauses == []
+
+
 @pytest.mark.parametrize("status", ["401", "403", "404", "410"])
 def test_an_answer_that_is_final_is_not_asked_for_again(server: FlakyServer, pauses: list[float], status: str) -> None:
     server.troubles = [status]

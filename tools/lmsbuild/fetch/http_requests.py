@@ -16,7 +16,7 @@ from typing import TypeVar
 
 import requests
 from urllib3 import BaseHTTPResponse, Retry
-from urllib3.exceptions import InvalidHeader, MaxRetryError
+from urllib3.exceptions import InvalidHeader, LocationParseError, MaxRetryError
 
 from lmsbuild import report
 from lmsbuild.errors import DownloadFailed
@@ -80,7 +80,7 @@ def get(
             raise Refused(f"cannot read {name} from the server: {_reason(error)}") from error
         except _HICCUPS as error:
             reason, cause = _reason(error), error
-        except requests.exceptions.RequestException as error:
+        except (requests.exceptions.RequestException, LocationParseError) as error:
             raise Refused(f"cannot read {name} from the server: {error}") from error
         asked = _asked(busy)
         try:
@@ -98,7 +98,12 @@ def get(
 
 
 def file_name(address: str) -> str:
-    return urllib.parse.unquote(urllib.parse.urlsplit(address).path.rsplit("/", 1)[-1])
+    """The last part of the path; empty for what is no address."""
+    try:
+        path = urllib.parse.urlsplit(address).path
+    except ValueError:
+        return ""
+    return urllib.parse.unquote(path.rsplit("/", 1)[-1])
 
 
 def _reason(error: BaseException) -> str:

@@ -166,7 +166,8 @@ class Compiled:
 
 
 def _build(options: Options) -> Path:
-    compilation.compiler()  # before minutes of work, not after
+    compilation.compiler()  # before minutes of work, not after; and so is the next
+    source_date.chosen()
     options.target.check_python(oldest_python(options.patches, options.tag.framework))
     report.stage("base wheel")
     with (
