@@ -18,12 +18,13 @@ import urllib.request
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import BinaryIO
 
 import requests
 
 from lmsbuild.errors import DownloadFailed
 from lmsbuild.fetch import http_requests, pip_command
+from lmsbuild.wheel.input_file import Positioned
 from lmsbuild.wheel.wheel import file_sha256
 
 _WINDOW = 1 << 20  # bytes asked for at once
@@ -31,7 +32,7 @@ _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+)")
 _LINK = re.compile(r"((?:https?|file)://[^\s#]+\.whl)(?:#sha256=([0-9a-f]{64}))?(?: \(from ([^)\s]+)\))?")
 
 
-class RangedFile(io.RawIOBase):
+class RangedFile(Positioned):
     """A file on a server, as a seekable file for reading. Not thread-safe. Every method may raise DownloadFailed."""
 
     def __init__(self, address: str) -> None:
@@ -39,7 +40,6 @@ class RangedFile(io.RawIOBase):
         super().__init__()
         self._address = address
         self._session = http_requests.Session()
-        self._position = 0
         self._file: tuple[int, str] | None = None  # size and ETag: those of one version of the file
         self._size = 0
         try:
@@ -52,26 +52,12 @@ class RangedFile(io.RawIOBase):
         self._session.close()
         super().close()
 
-    def readable(self) -> bool:
-        return True
+    def length(self) -> int:
+        return self._size
 
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._position
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
-        return self._position
-
-    def readinto(self, buffer: Any) -> int:
-        count = min(len(buffer), self._size - self._position)
-        if count <= 0:
-            return 0
-        buffer[:count] = self._fetch(self._position, count)
-        self._position += count
-        return count
+    def read_at(self, offset: int, count: int) -> bytes:
+        count = min(count, self._size - offset)
+        return self._fetch(offset, count) if count > 0 else b""
 
     def _fetch(self, begin: int, count: int) -> bytes:
         """The bytes from `begin` on."""

@@ -128,11 +128,18 @@ def _copy_some(source: int, target: int, offset: int) -> int:
     return os.pwrite(target, chunk, offset)
 
 
-class _Stream(io.RawIOBase):
-    def __init__(self, file: InputFile) -> None:
-        super().__init__()
-        self._file = file
-        self._position = 0
+class Positioned(io.RawIOBase):
+    """A file that is read at any position, as a seekable stream. Not thread-safe."""
+
+    _position = 0
+
+    def length(self) -> int:
+        """Bytes."""
+        raise NotImplementedError
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        """At most `count` bytes from `offset` on; none at the end."""
+        raise NotImplementedError
 
     def readable(self) -> bool:
         return True
@@ -144,14 +151,26 @@ class _Stream(io.RawIOBase):
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._file.size}[whence]
+        begin = {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self.length()}[whence]
         if begin + offset < 0:
             raise ValueError("a position before the begin of the file")
         self._position = begin + offset
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        data = self._file.read_at(self._position, len(buffer))
+        data = self.read_at(self._position, len(buffer))
         buffer[: len(data)] = data
         self._position += len(data)
         return len(data)
+
+
+class _Stream(Positioned):
+    def __init__(self, file: InputFile) -> None:
+        super().__init__()
+        self._file = file
+
+    def length(self) -> int:
+        return self._file.size
+
+    def read_at(self, offset: int, count: int) -> bytes:
+        return self._file.read_at(offset, count)
