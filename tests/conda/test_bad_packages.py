@@ -19,7 +19,7 @@ import zstandard
 from lmsbuild import paths
 from lmsbuild.channel import audit, channel, index, inspection
 from lmsbuild.conda import archive
-from lmsbuild.errors import BadChannel, DamagedPackage, Failure, WrongSubdir
+from lmsbuild.errors import BadChannel, DamagedPackage, Failure, OutputNotWritable, WrongSubdir
 from lmsbuild.published import strict_json
 from raw_packages import (
     DATA,
@@ -479,6 +479,14 @@ def test_check_of_malformed_files(folder: Path, name: str, data: bytes) -> None:
     (folder / SUBDIR / name).write_bytes(data)
     with pytest.raises(BadChannel, match=Path(name).name):
         audit.check(folder, RECIPES)
+
+
+def test_a_folder_in_the_place_of_a_file_leaves_nothing_behind(folder: Path) -> None:
+    (folder / SUBDIR / "lmsbuild-index.json").unlink()
+    (folder / SUBDIR / "lmsbuild-index.json").mkdir()
+    with pytest.raises(OutputNotWritable):
+        channel.publish(folder, [])
+    assert not list(folder.rglob("*.part"))
 
 
 def test_check_of_a_row_that_no_client_can_read(folder: Path) -> None:

@@ -303,6 +303,15 @@ def test_pages_of_something_else_are_kept(folder: Path, tmp_path: Path, page: st
     assert list(contents(folder)) == [page]
 
 
+@pytest.mark.parametrize("page", ["index.html", "torch/index.html"])
+def test_a_pipe_in_the_place_of_a_page_is_not_waited_for(folder: Path, tmp_path: Path, page: str) -> None:
+    path = folder / page
+    path.parent.mkdir(parents=True)
+    os.mkfifo(path)
+    with pytest.raises(FolderInUse, match="give another folder"):
+        index.publish(folder, [wheel(tmp_path)])
+
+
 @pytest.mark.parametrize(
     "text", ["{", "[]", "{}", '{"projects": [{"name": "../../elsewhere"}]}', '{"projects": [{"name": 1}, 2]}']
 )

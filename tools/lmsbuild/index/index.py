@@ -23,7 +23,7 @@ from lmsbuild import report, workspace
 from lmsbuild.errors import BadChannel, DamagedWheel, FolderInUse, NoSuchFile, PackageConflict
 from lmsbuild.index import pages
 from lmsbuild.index.pages import Row
-from lmsbuild.published.folder import SEEN, Published, publishing, read_json, read_seen, stamp, write
+from lmsbuild.published.folder import SEEN, Published, publishing, read_file, read_json, read_seen, stamp, write
 from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.wheel import WheelFile, file_sha256, parse_name
 
@@ -91,7 +91,13 @@ def _read(folder: Path, wheels: Sequence[Path]) -> _Index:
 
 
 def _check_page(path: Path) -> None:
-    if path.exists() and pages.MARK not in path.read_bytes():
+    try:
+        is_ours = pages.MARK in read_file(path)
+    except FileNotFoundError:
+        return
+    except OSError:  # a pipe, too, which is not waited for
+        is_ours = False
+    if not is_ours:
         raise FolderInUse(f"{path} is a page of something else, which an index would replace: give another folder")
 
 

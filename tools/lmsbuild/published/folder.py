@@ -110,13 +110,16 @@ def write(path: Path, data: bytes) -> None:
     later = int(path.stat().st_mtime) + 1 if path.is_file() else 0
     new = aside(path)
     new.unlink(missing_ok=True)  # which may be a link to elsewhere
-    with new.open("xb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    if new.stat().st_mtime < later:
-        os.utime(new, (later, later))
-    os.replace(new, path)
+    try:
+        with new.open("xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if new.stat().st_mtime < later:
+            os.utime(new, (later, later))
+        os.replace(new, path)
+    finally:
+        new.unlink(missing_ok=True)  # where a folder is in its place
 
 
 @contextmanager
