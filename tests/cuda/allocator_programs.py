@@ -18,10 +18,9 @@ import presets
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.elf import symbols
-from lmsbuild.fetch import cuda
+from lmsbuild.fetch import apt, cuda
 from lmsbuild.graft import compilation
 from lmsbuild.patch import series
-from lmsbuild.source import debian
 
 HERE = Path(__file__).parent
 PATCHES = paths.patches_folder()
@@ -111,7 +110,7 @@ def _inputs(name: str, folder: Path) -> tuple[catalogue.Tag, Path, cuda.Runtime]
 def _build_c10_cuda(tag: catalogue.Tag, wheel: Path, runtime: cuda.Runtime, folder: Path) -> Path:
     try:
         c10_cuda.fetch(tag.name, PATCHES, paths.cache_folder(), folder / "upstream")
-    except debian.NotDebian as error:
+    except apt.NotDebian as error:
         pytest.skip(str(error))
     return c10_cuda.build(folder / "upstream", wheel, runtime, tag.standard, folder / "built")
 

@@ -42,7 +42,8 @@ def runtime_of(library: Path) -> str | None:
 
 def fetch(name: str, patches: Path, cache: Path, tree: Path) -> None:
     """Puts upstream's source at a tag that Debian has into `tree`. Raises as debian.fetch does."""
-    debian.unpack(debian.fetch(source.read_origin(patches, "pytorch").debian[name], cache), tree, (FOLDER,))
+    package = source.read_origin(patches, "pytorch").debian[name]
+    debian.unpack(debian.fetch(package, cache), package.sha256, tree, (FOLDER,))
 
 
 def build(tree: Path, wheel: Path, runtime: cuda.Runtime, standard: str, folder: Path) -> Path:

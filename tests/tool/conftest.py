@@ -12,7 +12,7 @@ import synthetic_tensorflow
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import SourceUnreachable
-from lmsbuild.fetch import patience
+from lmsbuild.fetch import apt, patience
 from lmsbuild.source import debian, source
 from shop import Shop
 from workshop import Workshop
@@ -74,7 +74,7 @@ def debian_tree(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Pat
             package = source.read_origin(patches, tag.framework).debian[tag.name]
             try:
                 archive = debian.fetch(package, cache)
-            except debian.NotDebian as error:
+            except apt.NotDebian as error:
                 pytest.skip(str(error))
             except SourceUnreachable as error:
                 if package.suite != "sid":

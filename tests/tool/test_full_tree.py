@@ -24,7 +24,7 @@ from elftools.elf.sections import Symbol, SymbolTableSection
 
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
-from lmsbuild.fetch import cuda
+from lmsbuild.fetch import apt, cuda
 from lmsbuild.full import plan
 from lmsbuild.patch.patch import Patch, apply_to_checkout, find_patch
 from lmsbuild.source import debian, source
@@ -66,7 +66,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> Compiled:
         if lacking:
             pytest.skip(f"needs Debian's packages {' '.join(lacking)}")
         source.obtain(source.Options(TAG, PATCHES, cache, tree, source.DEBIAN, whole=True))
-    except debian.NotDebian as error:
+    except apt.NotDebian as error:
         pytest.skip(str(error))
     apply_to_checkout(patch, tree, TAG)
     made = plan.make(plan.Options(TAG, PATCHES, cache, folder, source=source.DEBIAN))

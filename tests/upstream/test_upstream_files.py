@@ -35,7 +35,7 @@ def upstream_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
     except apt.NotDebian as error:
         pytest.skip(str(error))
     tree = tmp_path_factory.mktemp("upstream")
-    debian.unpack(archive, tree, ("test",))
+    debian.unpack(archive, package.sha256, tree, ("test",))
     return tree / "test"
 
 

@@ -45,7 +45,7 @@ class SourcePackage:
 def fetch(source: SourcePackage, cache: Path, configured: Path = apt.CONFIGURED) -> Path:
     """Upstream's archive, from the cache or Debian. Safe to call from several processes at once: one fetches, the others wait.
 
-    Raises NotDebian, SourceUnreachable or WrongHash.
+    Raises apt.NotDebian, SourceUnreachable or WrongHash.
     """
     return _get(source, source, cache, configured)
 
@@ -117,7 +117,7 @@ def _unpack(archive: InputFile, folder: Path, folders: tuple[str, ...] | None) -
 
 
 def missing_packages(wanted: Collection[str]) -> list[str]:
-    """Those of the wanted packages that are not installed. Raises NotDebian."""
+    """Those of the wanted packages that are not installed. Raises apt.NotDebian."""
     if shutil.which("dpkg-query") is None:
         raise apt.NotDebian("this is no Debian: dpkg-query is not there")
     known = command.run(["dpkg-query", "--show", "--showformat", "${binary:Package} ${db:Status-Status}\\n", *wanted])
