@@ -395,6 +395,12 @@ def test_another_users_name_is_said(site: Site) -> None:
         apply_to_checkout(site.patch, site.tree)
 
 
+def _nameless_filter(repository: Path, site: Site) -> None:
+    (repository / "info").mkdir(exist_ok=True)
+    (repository / "info/attributes").write_text("*.txt filter=\n")
+    _set(repository, "filter..clean", site.program())
+
+
 IN_A_CHECKOUT: dict[str, Callable[[Path, Site], None]] = {
     **PROGRAMS,
     "hooks": lambda at, site: _hook(
@@ -410,6 +416,7 @@ IN_A_CHECKOUT: dict[str, Callable[[Path, Site], None]] = {
     "signature": lambda at, site: (_set(at, "commit.gpgSign", "true"), _set(at, "gpg.program", site.program()))[-1],
     "merge": lambda at, site: (_set(at, "am.threeWay", "true"), _set(at, "merge.own.driver", site.program()))[-1],
     "filter process": lambda at, site: _set(at, "filter.own.process", site.program()),
+    "filter without a name": lambda at, site: _nameless_filter(at, site),
     "editor": lambda at, site: _set(at, "core.editor", site.program()),
 }
 

@@ -110,8 +110,8 @@ def disarmed(listed: bytes) -> dict[str, str]:
     settings = dict(_PROGRAMS)
     for name in os.fsdecode(listed).split("\0"):
         section, _, rest = name.partition(".")
-        driver = rest.rpartition(".")[0]
-        if section not in _BY_NAME or not driver:
+        driver, dot, _ = rest.rpartition(".")
+        if section not in _BY_NAME or not dot:  # the name of a driver may be empty
             continue
         if "=" in driver or "\n" in driver:
             raise UnsafeSource(f"{name!r} in the settings of the checkout cannot be switched off: remove it")
