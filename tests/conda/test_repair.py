@@ -56,6 +56,12 @@ def test_a_good_channel_stays_as_it_is(folder: Path) -> None:
     assert not (folder / SET_ASIDE).exists()
 
 
+def test_nothing_is_set_aside_through_a_link(folder: Path, tmp_path: Path) -> None:
+    (folder / SET_ASIDE).symlink_to(tmp_path)
+    with pytest.raises(BadChannel, match="is a link"):
+        repair(folder)
+
+
 BAD = {
     "no number": build(described=tables([], json.dumps(INDEX).replace("0,", "NaN,"))),
     "a field": build(described=tables([], {**INDEX, "depends": [1]})),

@@ -16,6 +16,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
 import synthetic
 from lmsbuild.catalogue.catalogue import Release
@@ -51,6 +52,15 @@ def _read(path: Path) -> dict[str, bytes]:
     with zipfile.ZipFile(path) as archive:
         assert archive.testzip() is None
         return {name: archive.read(name) for name in archive.namelist()}
+
+
+@pytest.mark.parametrize("line", ["Tag: foo", "tag:a-b", "Tag: a-b-c-d", "Tag: a-b-c\x0bd-e-f", "Tag: a"])
+def test_a_line_of_wheel_that_is_no_tag_is_refused(line: str) -> None:
+    """Also below an empty line, where what reads headers sees none."""
+    identity = graft.Identity(Version("1"), "a-1.dist-info", "a-1.dist-info", "a-1-py3-none-any.whl", ("any",))
+    with pytest.raises(DamagedWheel, match="is no tag"):
+        graft._edit_tags(f"Wheel-Version: 1.0\n\n{line}\n".encode(), identity)
+    assert graft._edit_tags(b"X: 1\nTag:cp311-cp311-linux\n", identity) == b"X: 1\nTag: cp311-cp311-any\n"
 
 
 def test_the_patched_wheel_holds_what_it_should(workshop: Workshop, stand_in: Members) -> None:

@@ -6,6 +6,7 @@ import io
 import stat
 import struct
 import zipfile
+import zlib
 from collections.abc import Callable
 from pathlib import Path
 
@@ -200,6 +201,19 @@ def test_contents_that_are_not_those_of_the_wheel_are_refused(
     path = _wheel(tmp_path, {**FILES, **files}, extra)
     with pytest.raises(failure, match=message):
         _check(path)
+
+
+def test_a_member_with_a_second_name_is_refused(tmp_path: Path) -> None:
+    """Some programs take that of the extra field."""
+    path = tmp_path / "a-1-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as archive:
+        info = zipfile.ZipInfo("a.py")
+        name = b"evil.pth"
+        info.extra = struct.pack("<HHBI", 0x7075, 5 + len(name), 1, zlib.crc32(b"a.py")) + name
+        archive.writestr(info, b"")
+        archive.writestr("a-1.dist-info/METADATA", "Name: a\nVersion: 1\n")
+    with pytest.raises(DamagedWheel, match="two descriptions that differ"):
+        WheelFile(path)
 
 
 def test_a_record_that_is_not_utf8_is_refused(tmp_path: Path) -> None:

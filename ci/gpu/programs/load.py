@@ -19,6 +19,7 @@ _NON_BLOCKING = 1
 # A load lasts this many times what it is to outlast takes when idle, and microseconds more.
 _MARGIN, _LEAST = 4.0, 5000.0
 _CALIBRATION, _MOST = 8, 900  # operations; with more than about a thousand in its queue the driver waits
+_FEWEST = 16  # operations: where one takes long, each call may wait for the one that runs
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class Load:
 
     def start(self, idle: float) -> None:
         """Lasts longer than what takes `idle` microseconds on an idle device will take beside it."""
-        self._enqueue(min(_MOST, 1 + int((_MARGIN * idle + _LEAST) / self.microseconds)))
+        self._enqueue(min(_MOST, _FEWEST + int((_MARGIN * idle + _LEAST) / self.microseconds)))
 
     def is_busy(self) -> bool:
         return answer_of("cuStreamQuery", ctypes.c_void_p(self._operation.stream)) == NOT_READY

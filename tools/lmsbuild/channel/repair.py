@@ -30,6 +30,8 @@ def repair(place: Path) -> list[str]:
     Raises BadChannel, OutputNotWritable or NoSpace.
     """
     channel.subdirs(place)
+    if (place / SET_ASIDE).is_symlink():
+        raise BadChannel(f"{place / SET_ASIDE} is a link, and packages are set aside there: remove it")
     with publishing(place, "channel"):
         repairs = [_Repair(path, place / SET_ASIDE / path.name) for path in channel.subdirs(place)]
         for each in repairs:

@@ -37,6 +37,7 @@ from lmsbuild.wheel.target import Target, glibc_minor, target_for
 from lmsbuild.wheel.wheel import WheelFile, parse_name, record_hash, record_text
 from lmsbuild.workspace import workspace
 
+_TAG = re.compile(r"(?i:Tag):[ \t]*([\w.]+)-([\w.]+)-[\w.]+\s*")  # a line of WHEEL
 _DATA = re.compile(r"^[^/]+\.data/(?:purelib|platlib)/")  # where installers put what comes after it beside the rest
 
 
@@ -427,13 +428,16 @@ def _edit_metadata(source: bytes, version: Version) -> bytes:
 def _edit_tags(source: bytes, identity: Identity) -> bytes:
     """States the platforms of the file's name in WHEEL, where upstream states others now and then."""
     lines: list[str] = []
-    for line in source.decode().splitlines(keepends=True):
-        key, _, value = line.partition(": ")
-        if key != "Tag":
+    for line in re.findall(r"[^\n]*\n|[^\n]+$", source.decode()):
+        if not line.lower().startswith("tag:"):
             lines.append(line)
             continue
-        interpreter, abi, _ = value.split("-")
-        tags = [f"Tag: {interpreter}-{abi}-{platform}\n" for platform in identity.platforms]
+        stated = _TAG.fullmatch(line)
+        if stated is None:
+            raise DamagedWheel(
+                f"the base wheel's WHEEL has the line {line.strip()!r}, which is no tag: download it again"
+            )
+        tags = [f"Tag: {stated[1]}-{stated[2]}-{platform}\n" for platform in identity.platforms]
         lines += [tag for tag in tags if tag not in lines]
     return "".join(lines).encode()
 
@@ -458,7 +462,7 @@ def _write(
     contents = dict(changed)
     tags = f"{identity.old_dist_info}/WHEEL"
     contents[tags] = _edit_tags(wheel.read(tags), identity)
-    members = [name for name in wheel.members if not name.startswith(old_record)]
+    members = [name for name in wheel.members if name not in (old_record, f"{old_record}.jws", f"{old_record}.p7s")]
     info_folder = f"{identity.old_dist_info}/"
     own = [name for name in members if not name.startswith(info_folder)]
     added = sorted(set(contents) - set(members))

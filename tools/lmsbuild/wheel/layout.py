@@ -28,6 +28,7 @@ _FULLS = (
     _FULL,
 )  # so in the end: members on this disk, members, size and offset of the directory
 _ID_64 = 1  # of the extension among a member's extra fields
+_ID_NAME = 0x7075  # of another name for it, which some programs take
 
 _NEWEST = 45  # version of the format: 4.5 has 64-bit sizes
 _FOLLOWS = 0x8  # flag: checksum and sizes follow the data
@@ -128,7 +129,10 @@ def _data(file: InputFile, info: zipfile.ZipInfo) -> int:
     if rest[:name_length] != name or (flags, method) != (info.flag_bits, info.compress_type) or version > _NEWEST:
         raise differs
     stated, true = (checksum, packed, size), (info.CRC, info.compress_size, info.file_size)
-    if wide := _extra(rest[name_length:], differs).get(_ID_64):
+    extra = _extra(rest[name_length:], differs)
+    if _ID_NAME in {**extra, **_extra(info.extra, differs)}:
+        raise differs
+    if wide := extra.get(_ID_64):
         if len(wide) != _SIZES_64.size or (packed, size) != (_FULL, _FULL):
             raise differs
         size, packed = _SIZES_64.unpack(wide)

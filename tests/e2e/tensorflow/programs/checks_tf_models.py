@@ -57,7 +57,9 @@ def trained_the_same(name: str, fit: bool) -> None:
         found = tf.lms.stats("cpu")
         assert found["allocated_bytes.peak"] >= ratio * found["limit_bytes"], found
         assert found["out.bytes"] + found["clean_drop.bytes"] > moved[-1], found
-        assert found["device_bytes.peak"] <= max(found["limit_bytes"], LARGEST.get(name, 0) * MIB), found
+        # On some processors a kernel's own memory passes the limit, and is counted.
+        most = max(found["limit_bytes"], LARGEST.get(name, 0) * MIB) + found["over_limit_bytes.peak"]
+        assert found["device_bytes.peak"] <= most, found
 
     moved: list[int] = []
     mib = NEEDED[name] // OVERSUBSCRIBED[0]
