@@ -994,12 +994,13 @@ def test_the_load_is_kernels_where_there_are_kernels(cuda_python: Path, on_simul
             if row["load"]:
                 key = row["chunk_bytes"] // MIB, row["load"]
                 busy[key] = max(busy.get(key, 0), row["still_busy"]["release"])
-        if min(busy.values()) == 1:
+        if min(busy.values()) > 0:
             break
     assert [(row["chunk_bytes"] // MIB, row["load"]) for row in rows] == [
         (chunk, load) for chunk in (2, 4) for load in (None, "products", "adds")
     ]
-    assert busy == {(chunk, load): 1 for chunk in (2, 4) for load in ("products", "adds")}
+    assert busy.keys() == {(chunk, load) for chunk in (2, 4) for load in ("products", "adds")}
+    assert min(busy.values()) > 0, busy
     words = [
         cuda_python,
         process.PROGRAMS / "calls.py",
@@ -1011,9 +1012,9 @@ def test_the_load_is_kernels_where_there_are_kernels(cuda_python: Path, on_simul
     ]
     for _ in range(8):
         (row,) = process.run(list(map(str, words)), on_simulated_gpu, 120)["rows"]
-        if row["still_busy"] == 1:
+        if row["still_busy"] > 0:
             break
-    assert row["still_busy"] == 1
+    assert row["still_busy"] > 0
     assert all(median > 0 for each in row["launch"].values() for median in each["median"])
 
 

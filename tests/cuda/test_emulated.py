@@ -119,8 +119,9 @@ def test_glue_asks_for_the_runtime_that_the_base_asks_for(
     (base / description.cuda_library).parent.mkdir(parents=True)
     (base / description.cuda_library).symlink_to(programs.base.c10_cuda)
     wheel = tmp_path / "torch-1.13.1-cp311-cp311-linux_ppc64le.whl"
+    stated = {"METADATA": b"Name: torch\nVersion: 1.13.1\n", "WHEEL": b"Tag: cp311-cp311-linux_ppc64le\n"}
     synthetic.write_wheel(
-        wheel, {"torch-1.13.1.dist-info/METADATA": synthetic.Member(b"Name: torch\nVersion: 1.13.1\n")}
+        wheel, {f"torch-1.13.1.dist-info/{name}": synthetic.Member(data) for name, data in stated.items()}
     )
     here = simulator(releases=["12"]) / "libcudart.so.12"
     monkeypatch.setenv("CXX", POWER.compiler)
