@@ -75,6 +75,8 @@ def test_sound_packages() -> None:
         ({"depends": None}, "depends None"),
         ({"depends": ["a >="]}, "depends"),
         ({"depends": ["*"]}, "depends"),
+        ({"depends": ["https://elsewhere/raw-1-0.conda"]}, "depends"),
+        ({"constrains": ["raw[url=https://elsewhere/raw-1-0.conda]"]}, "constrains"),
         ({"depends": ["a\nb"]}, "depends"),
         ({"constrains": ["a[build"]}, "constrains"),
         ({"constrains": {}}, "constrains {}"),
@@ -122,19 +124,52 @@ def test_a_channels_own_fields_are_not_taken_over() -> None:
         ({"run_exports": {"weak": [1]}}, "run_exports.json with weak"),
         ({"run_exports": {"strong": "a"}}, "run_exports.json with strong"),
         ({"about": {"summary": {}}}, "about.json with summary {}"),
-        ({"paths": {"paths": [{"_path": "a", "path_type": "x"}]}}, "paths.json with path_type 'x' of a"),
-        ({"paths": {"paths": [{"_path": "a", "sha256": "x"}]}}, "paths.json with sha256 'x'"),
-        ({"paths": {"paths": [{"_path": "a", "size_in_bytes": "1"}]}}, "paths.json with size_in_bytes '1'"),
-        ({"paths": {"paths": [{"_path": "a", "file_mode": {}}]}}, "paths.json with file_mode {}"),
+        ({"link": {"noarch": {"type": "x"}}}, "link.json with noarch"),
+        (
+            {"link": {"noarch": {"type": "python", "entry_points": ["../x = a:b"]}}},
+            "not a table with entry points like",
+        ),
+        ({"link": {"noarch": {"type": "python", "entry_points": ["a = b:c\n"]}}}, "link.json with noarch"),
+        ({"link": {"noarch": {"type": "python", "entry_points": [1]}}}, "link.json with noarch"),
+        ({"link": {"noarch": {"type": "generic"}, "package_metadata_version": "1"}}, "package_metadata_version '1'"),
+        ({"paths": {"paths": []}}, "paths.json without paths_version"),
+        ({"paths": {"paths": [], "paths_version": "abc"}}, "paths.json with paths_version 'abc'"),
+        (
+            {"paths": {"paths_version": 1, "paths": [{"_path": "a", "prefix_placeholder": ""}]}},
+            "paths.json with prefix_placeholder ''",
+        ),
+        (
+            {"paths": {"paths_version": 1, "paths": [{"_path": "a", "sha256_in_prefix": 5}]}},
+            "paths.json with sha256_in_prefix 5",
+        ),
+        (
+            {"paths": {"paths_version": 1, "paths": [{"_path": "a", "path_type": "x"}]}},
+            "paths.json with path_type 'x' of a",
+        ),
+        ({"paths": {"paths_version": 1, "paths": [{"_path": "a", "sha256": "x"}]}}, "paths.json with sha256 'x'"),
+        (
+            {"paths": {"paths_version": 1, "paths": [{"_path": "a", "size_in_bytes": "1"}]}},
+            "paths.json with size_in_bytes '1'",
+        ),
+        ({"paths": {"paths_version": 1, "paths": [{"_path": "a", "file_mode": {}}]}}, "paths.json with file_mode {}"),
         ({"paths": None}, "has no info/paths.json"),
         ({"index": None}, "has no info/index.json"),
-        ({"paths": {"paths": [{"_path": "a"}, {"_path": "a"}]}}, "lists a twice"),
-        ({"paths": {"paths": [{"_path": "info/index.json"}]}}, "lists info/index.json, which is not installed"),
+        ({"paths": {"paths_version": 1, "paths": [{"_path": "a"}, {"_path": "a"}]}}, "lists a twice"),
+        (
+            {"paths": {"paths_version": 1, "paths": [{"_path": "info/index.json"}]}},
+            "lists info/index.json, which is not installed",
+        ),
     ],
 )
 def test_other_tables(change: dict[str, object], said: str) -> None:
     with pytest.raises(DamagedPackage, match=said):
         inspection.sound(package(build(described={**tables([]), **change})))
+
+
+def test_programs_of_a_package_for_any_platform() -> None:
+    points = ["pip3.11 = pip._internal.cli.main:main", "a-b=c:d"]
+    described = {"link": {"noarch": {"type": "python", "entry_points": points}, "package_metadata_version": 1}}
+    assert inspection.sound(package(build(described={**tables([]), **described})))["link"] == described["link"]
 
 
 TEXT = json.dumps(INDEX)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -17,7 +18,9 @@ from bundles import attest, bundle, served
 from lmsbuild import paths
 from lmsbuild.channel import attestations, audit, channel
 from lmsbuild.channel.repair import SET_ASIDE, repair
-from lmsbuild.errors import BadChannel
+from lmsbuild.errors import BadChannel, OutputNotWritable
+from lmsbuild.published import folder as published
+from lmsbuild.published.folder import SEEN
 from raw_packages import INDEX, NAME, build, file, link, tables
 from stand_ins import SUBDIR, make
 from test_channel import add_exports, contents
@@ -140,6 +143,61 @@ def test_an_index_that_cannot_be_read(folder: Path, text: str | None) -> None:
     assert f"{SUBDIR}/{GOOD} is in the index now" in done and f"{SUBDIR}/repodata.json is written anew" in done
     kept = folder / SET_ASIDE / SUBDIR / "repodata.json"
     assert kept.is_fifo() if text is None else kept.read_text() == text
+    check_repaired(folder, before)
+
+
+NAMES = ("channeldata.json", *(f"{SUBDIR}/{name}" for name in ("repodata.json.zst", "run_exports.json", SEEN)))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_folder_where_a_file_is_written(folder: Path, name: str) -> None:
+    """Publishing names it, and a repair sets it aside."""
+    before, path = contents(folder), folder / name
+    path.unlink()
+    (path / "kept").mkdir(parents=True)
+    with pytest.raises(OutputNotWritable, match=re.escape(f"({path})")):
+        channel.publish(folder, [])
+    assert f"{path.name} is no file, and is set aside in {SET_ASIDE}" in " ".join(repair(folder))
+    assert (folder / SET_ASIDE / name / "kept").is_dir()
+    check_repaired(folder, before)
+
+
+def test_a_folder_where_a_file_is_written_aside(folder: Path) -> None:
+    before, path = contents(folder), published.aside(folder / SUBDIR / "repodata.json")
+    path.mkdir()
+    change_index(folder, lambda rows: rows.pop(GOOD))
+    with pytest.raises(OutputNotWritable, match=path.name):
+        channel.publish(folder, [])
+    assert f"{path.name} is no file" in " ".join(repair(folder))
+    check_repaired(folder, before)
+
+
+EXPORTS = {"noarch": {}, "weak": [1]}
+
+
+@pytest.mark.parametrize(
+    "change", [{"run_exports": EXPORTS}, {"flags": {"x": True}}, {"about": {"summary": 1}}, {"stamp": "x"}]
+)
+def test_what_is_remembered_of_a_package_is_no_such_thing(folder: Path, change: dict[str, object]) -> None:
+    """Then it is read out of the package again."""
+    before, path = contents(folder), folder / SUBDIR / SEEN
+    seen = json.loads(path.read_text())
+    seen[GOOD] |= change
+    path.write_text(json.dumps(seen))
+    channel.publish(folder, [])
+    assert contents(folder) == before and audit.check(folder, RECIPES) == 2
+
+
+def test_what_is_remembered_of_a_package_is_not_so(folder: Path) -> None:
+    """The check finds it, and says what mends it."""
+    before, path = contents(folder), folder / SUBDIR / SEEN
+    seen = json.loads(path.read_text())
+    seen[GOOD]["run_exports"] = {"weak": ["evil"]}
+    path.write_text(json.dumps(seen))
+    channel.publish(folder, [])
+    with pytest.raises(BadChannel, match="run_exports.json is not what the packages say: `lmsbuild channel repair`"):
+        audit.check(folder, RECIPES)
+    assert f"{SUBDIR}/run_exports.json is written anew" in repair(folder)
     check_repaired(folder, before)
 
 

@@ -16,7 +16,7 @@ from lmsbuild.conda.platforms import Platform, read_platforms
 from lmsbuild.errors import BadChannel, DamagedPackage, DamagedWheel
 from lmsbuild.published.folder import read_file
 
-_ANEW = "`lmsbuild channel publish` writes it anew"
+_ANEW = "`lmsbuild channel repair` writes it anew"
 _LARGEST_SHOWN = 20  # findings
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any
@@ -11,6 +12,8 @@ from lmsbuild.conda.package_file import shown
 
 _LARGEST_NUMBER = (1 << 63) - 1
 _LAST_DATE = 253_402_300_799_999  # of a timestamp, in milliseconds: the end of the year 9999
+# A program's name and the function that it calls; the client writes a file of that name.
+_ENTRY_POINT = re.compile(r"\w[\w.-]*\s*=\s*[\w.]+\s*:\s*[\w.]+", re.ASCII)
 
 _Check = Callable[[Any], str]  # what a value has to be, as it is not that; "" when it is
 
@@ -21,16 +24,24 @@ def faults(described: Mapping[str, Any]) -> Iterator[str]:
     for key in ("name", "version", "build", "build_number", "depends", "subdir"):
         if key not in stated:
             yield f"has an index.json without {key}"
-    for table, checks in _FIELDS.items():
-        for key, value in described.get(table, {}).items():
-            wanted = checks[key](value) if key in checks else ""
-            if wanted:
-                yield f"has an {table}.json with {key} {_short(value)}, which is not {wanted}"
+    for table in _FIELDS:
+        yield from field_faults(table, described.get(table, {}))
+    if "paths" in described and "paths_version" not in described["paths"]:
+        yield "has a paths.json without paths_version"
     for row in described.get("paths", {}).get("paths", []):
         for key, value in row.items():
             wanted = _ROW[key](value) if key in _ROW else ""
             if wanted:
                 yield f"has a paths.json with {key} {_short(value)} of {shown(row['_path'])}, which is not {wanted}"
+
+
+def field_faults(table: str, stated: Mapping[str, Any]) -> Iterator[str]:
+    """What is wrong with the fields of one of these tables."""
+    for key, value in stated.items():
+        check = _FIELDS[table].get(key)
+        wanted = check(value) if check else ""
+        if wanted:
+            yield f"has {_ARTICLE.get(table, 'an')} {table}.json with {key} {_short(value)}, which is not {wanted}"
 
 
 def _short(value: Any) -> str:
@@ -80,7 +91,8 @@ def _requirements(value: Any) -> str:
 @cache
 def _is_requirement(text: str) -> bool:
     try:
-        return _parsed(tools.rattler().MatchSpec, text).name is not None
+        # One that is an address makes clients get the package from there, and not from the channel.
+        return "://" not in text and _parsed(tools.rattler().MatchSpec, text).name is not None
     except ValueError:
         return False
 
@@ -109,6 +121,20 @@ def _hash(value: Any) -> str:
     return "" if isinstance(value, str) and len(value) == 64 and set(value) <= set("0123456789abcdef") else "a sha256"
 
 
+def _placeholder(value: Any) -> str:
+    return "" if value is None or (value and not _text(value)) else "a path that stands for the environment's"
+
+
+def _noarch_link(value: Any) -> str:
+    """As a client acts on it, that makes the programs of a package for any platform."""
+    if not isinstance(value, dict) or value.get("type") not in ("generic", "python"):
+        return "a table whose type is generic or python"
+    points = value.get("entry_points", [])
+    if _texts(points) or not all(map(_ENTRY_POINT.fullmatch, points)):
+        return "a table with entry points like 'program = module:function'"
+    return ""
+
+
 _EXPORTS = ("noarch", "strong", "strong_constrains", "weak", "weak_constrains")
 # What each field has to be. Names, versions and builds are those of the file, whose characters are looked at there.
 _FIELDS: dict[str, dict[str, _Check]] = {
@@ -133,12 +159,16 @@ _FIELDS: dict[str, dict[str, _Check]] = {
         ("description", "dev_url", "doc_url", "home", "license", "source_url", "summary"), _any_text
     ),
     "run_exports": dict.fromkeys(_EXPORTS, _requirements),
+    "link": {"noarch": _or_none(_noarch_link), "package_metadata_version": _number(_LARGEST_NUMBER)},
+    "paths": {"paths_version": _one_of(1)},
 }
+_ARTICLE = dict.fromkeys(("run_exports", "link", "paths"), "a")
 _ROW: dict[str, _Check] = {
     "path_type": _one_of("hardlink", "softlink", "directory"),
     "sha256": _or_none(_hash),
+    "sha256_in_prefix": _or_none(_hash),
     "size_in_bytes": _or_none(_number(_LARGEST_NUMBER)),
-    "prefix_placeholder": _or_none(_text),
+    "prefix_placeholder": _placeholder,
     "file_mode": _one_of(None, "text", "binary"),
     "no_link": _one_of(None, False, True),
 }

@@ -26,6 +26,7 @@ _NOT_INDEXED = ("arch", "platform", "attestations_sha256", "channel", "fn", "url
 _ABOUT = ("description", "dev_url", "doc_url", "home", "license", "source_url", "summary")  # of about.json
 _SCRIPTS = {"pre_link": "-pre-link.", "post_link": "-post-link.", "pre_unlink": "-pre-unlink."}
 _ACTIVATION = ("activate.d", "deactivate.d")
+_FLAGS = {"binary_prefix", "text_prefix", *_SCRIPTS, *_ACTIVATION}
 _NAME = re.compile(r"\s*(?:[^\s\[]*::)?([\w.-]+)")  # of a requirement
 
 
@@ -71,8 +72,14 @@ def facts(described: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def are_facts(row: Any) -> bool:
-    """Whether this is what `facts` makes, which was written and read back."""
-    return isinstance(row, dict) and all(isinstance(row.get(key), dict) for key in ("about", "flags", "run_exports"))
+    """Whether this may be what `facts` made, which was written and read back."""
+    if not isinstance(row, dict) or not all(
+        isinstance(row.get(key), dict) for key in ("about", "flags", "run_exports")
+    ):
+        return False
+    faults = [fault for table in ("about", "run_exports") for fault in description.field_faults(table, row[table])]
+    flags: dict[str, Any] = row["flags"]
+    return not faults and flags.keys() == _FLAGS and all(isinstance(flag, bool) for flag in flags.values())
 
 
 def required_name(text: str) -> str:

@@ -41,15 +41,34 @@ def repair(place: Path) -> list[str]:
             (place / channel.NOARCH).mkdir()
             folders[channel.NOARCH] = Folder(place / channel.NOARCH, {}, {})
         before = _tables(place, folders)
+        done = []
+        if _is_no_file(place / index.CHANNELDATA):
+            (place / index.CHANNELDATA).rename(_new(place / SET_ASIDE, index.CHANNELDATA))
+            done.append(f"{index.CHANNELDATA} is no file, and is set aside in {SET_ASIDE}")
         for each in repairs:
             each.set_aside_first()
         channel.write_index(place, folders.values())
-        done = [f"{each.folder.subdir}/{sentence}" for each in repairs for sentence in each.done]
+        done += (f"{each.folder.subdir}/{sentence}" for each in repairs for sentence in each.done)
         changed = [name for name, data in _tables(place, folders).items() if data != before[name]]
         done += (f"{name} is written anew" for name in changed)
         for each in repairs:
             each.set_aside_last()
     return done
+
+
+def _is_no_file(path: Path) -> bool:
+    """Whether something is there in whose place no file can be written: a folder."""
+    return path.is_dir() and not path.is_symlink()
+
+
+def _new(aside: Path, name: str) -> Path:
+    """Where a file is set aside, under a name that none has yet."""
+    aside.mkdir(parents=True, exist_ok=True)
+    number, new = 1, aside / name
+    while os.path.lexists(new):
+        number += 1
+        new = aside / f"{name}.{number}"
+    return new
 
 
 def _tables(place: Path, folders: dict[str, Folder]) -> dict[str, str]:
@@ -84,6 +103,12 @@ class _Repair:
             self._look_at(path, rows.get(path.name))
         for name in sorted(rows.keys() - {path.name for path in there}):
             self._differs(f"{name} is no longer in the index, since its file is gone")
+        for name in (*index.FILES, *(f"{name}.zst" for name in index.FILES), published.SEEN):
+            path = self.folder.path / name
+            for each in (path, published.aside(path)):
+                if _is_no_file(each) and each not in self._first:
+                    self._first.append(each)
+                    self.done.append(f"{each.name} is no file, and is set aside in {self._shown}")
         self.folder.seen = {name: row for name, row in self.folder.seen.items() if name in self.folder.records}
 
     def _differs(self, sentence: str) -> None:
@@ -173,19 +198,10 @@ class _Repair:
         """Sets aside what others take the place of; a copy where clients read it until then."""
         for path in self._first:
             if path.name == "repodata.json" and path.is_file():
-                shutil.copyfile(path, self._new(path))
+                shutil.copyfile(path, _new(self._aside, path.name))
             else:
-                path.rename(self._new(path))
+                path.rename(_new(self._aside, path.name))
 
     def set_aside_last(self) -> None:
         for path in self._last:
-            path.rename(self._new(path))
-
-    def _new(self, path: Path) -> Path:
-        """Where a file is set aside, under a name that none has yet."""
-        self._aside.mkdir(parents=True, exist_ok=True)
-        number, new = 1, self._aside / path.name
-        while os.path.lexists(new):
-            number += 1
-            new = self._aside / f"{path.name}.{number}"
-        return new
+            path.rename(_new(self._aside, path.name))

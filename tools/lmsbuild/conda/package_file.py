@@ -24,8 +24,8 @@ from lmsbuild.wheel.input_file import InputFile
 
 SUFFIXES = (".conda", ".tar.bz2")
 INFO = "info/"
-# Of the JSON files below info/ that an index is made of, and the largest that each may be, in bytes.
-_TABLES = {"index": 1 << 20, "about": 1 << 20, "run_exports": 1 << 20, "paths": 1 << 26}
+# The JSON files below info/ that an index is made of, or by which clients install; and the largest that each may be, in bytes.
+_TABLES = {"index": 1 << 20, "about": 1 << 20, "run_exports": 1 << 20, "link": 1 << 20, "paths": 1 << 26}
 # As clients and the names of files and addresses take them (CEP 26), and nothing that begins like a hidden file.
 _NAME = re.compile(r"(?!__)[a-z0-9_][a-z0-9_.-]*")
 _VERSION = re.compile(r"[A-Za-z0-9_.+!]+")
@@ -99,7 +99,7 @@ class Package:
                     stream.check_end(tar.offset)
 
     def table(self, member: Member) -> dict[str, Any] | None:
-        """What a JSON file that an index is made of says; None for another member. Raises DamagedPackage."""
+        """What one of these JSON files says; None for another member. Raises DamagedPackage."""
         name = member.name.removeprefix(INFO).removesuffix(".json")
         if member.name != f"{INFO}{name}.json" or name not in _TABLES or member.file is None:
             return None
@@ -110,7 +110,7 @@ class Package:
         return found
 
     def description(self) -> dict[str, Any]:
-        """The JSON files below info/ that an index is made of, by name: index, paths, run_exports, about.
+        """These JSON files below info/, by name: index, paths, run_exports, about, link.
 
         Checks that index.json names the package as its file is named. Raises DamagedPackage.
         """

@@ -57,7 +57,7 @@ def aside(path: Path) -> Path:
 def remove_leftovers(folder: Path) -> None:
     """Removes what a run that was killed had written aside. For who holds the lock."""
     for path in folder.iterdir():
-        if _ASIDE.fullmatch(path.name):
+        if _ASIDE.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):  # a folder is none of ours
             path.unlink()
 
 
@@ -130,6 +130,6 @@ def _writable(folder: Path, kind: str) -> Iterator[None]:
         if error.errno not in NOT_WRITABLE:
             raise
         raise OutputNotWritable(
-            f"cannot write to the {kind} {folder}: {error.strerror} ({error.filename}); what it had is as it was. Mend "
-            "that, or run as a user who may write there"
+            f"cannot write to the {kind} {folder}: {error.strerror} ({error.filename2 or error.filename}); what it had is as it "
+            "was. Mend that, or run as a user who may write there"
         ) from error
