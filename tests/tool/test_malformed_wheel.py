@@ -26,6 +26,30 @@ FILES = {
 Spoil = Callable[[bytearray], bytes]
 
 
+METADATA, WHEEL = f"{DIST_INFO}/METADATA", f"{DIST_INFO}/WHEEL"
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "said"),
+    [
+        (METADATA, b"-Version: 2.1", b"-Version: 9.9", "states the Metadata-Version '9.9', which no installer knows"),
+        (METADATA, b"Metadata-Version: 2.1\n", b"", "states the Metadata-Version None"),
+        (METADATA, b"Name:", b"Requires-Python: soon\nName:", "states what no installer can read .*soon"),
+        (WHEEL, b"-Version: 1.0", b"-Version: 2.0", "states the Wheel-Version '2.0'"),
+        (WHEEL, b"Tag: cp311-cp311-linux_x86_64\n", b"", "is not for cp311-cp311, as its WHEEL says"),
+        (WHEEL, b"Tag: cp311-", b"Tag: cp310-", "is not for cp311-cp311"),
+    ],
+)
+def test_what_installers_refuse(tmp_path: Path, name: str, old: bytes, new: bytes, said: str) -> None:
+    """Such wheels can be read; they are put into no index, and nothing is grafted onto them."""
+    with WheelFile(_wheel(tmp_path, FILES)) as wheel:
+        wheel.check_installable()
+    changed = {**FILES, name: Member(FILES[name].data.replace(old, new))}
+    assert changed[name] != FILES[name]
+    with WheelFile(_wheel(tmp_path, changed)) as wheel, pytest.raises(DamagedWheel, match=said):
+        wheel.check_installable()
+
+
 def _check(path: Path) -> None:
     with WheelFile(path) as wheel:
         wheel.verify(lambda name: None, lambda done: None)

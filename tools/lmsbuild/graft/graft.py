@@ -214,6 +214,8 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     patch = find_patch(options.patches, tag)
     check_identity(wheel.path, tag, options.target)
     check_complete(wheel, graft)
+    if wheel.path.name not in tag.wheels:  # what upstream published is what installers take
+        wheel.check_installable()
     libraries = fitting_libraries(graft, wheel)
     tree = compilation.Tree(
         scratch / "patched", scratch / "base", _cuda_runtime(wheel, graft, libraries, options, scratch)

@@ -12,11 +12,9 @@ import re
 import stat
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from email.parser import HeaderParser
 from pathlib import Path
 
 from packaging.metadata import parse_email
-from packaging.tags import parse_tag
 from packaging.utils import canonicalize_name, parse_wheel_filename
 
 from lmsbuild import report, workspace
@@ -157,7 +155,7 @@ def _add(index: _Index, wheel: Path, private: Path | None = None) -> None:
         with WheelFile(opened) as file:
             metadata = file.read(f"{file.dist_info}/METADATA")
             stated, _ = parse_email(metadata)
-            _check_tags(file)
+            file.check_installable()
             with report.progress(f"verify {wheel.name}", file.total_size(), is_bytes=True) as show:
                 file.verify(lambda name: None, show)
     index.rows[wheel.name] = Row(
@@ -168,20 +166,6 @@ def _add(index: _Index, wheel: Path, private: Path | None = None) -> None:
         requires_python=stated.get("requires_python", ""),
     )
     index.metadata[wheel.name] = metadata
-
-
-def _check_tags(wheel: WheelFile) -> None:
-    """Raises DamagedWheel when the name promises another interpreter or ABI than what is in the wheel."""
-    try:
-        stated = HeaderParser().parsestr(wheel.read(f"{wheel.dist_info}/WHEEL").decode()).get_all("Tag", [])
-        built_for = {(tag.interpreter, tag.abi) for text in stated for tag in parse_tag(text)}
-    except ValueError as error:
-        raise DamagedWheel(f"{wheel.path.name} has a WHEEL that cannot be read ({error}): build it again") from error
-    if lacking := {(tag.interpreter, tag.abi) for tag in wheel.name.tags} - built_for:
-        named = ", ".join(sorted("-".join(pair) for pair in lacking))
-        raise DamagedWheel(
-            f"{wheel.path.name} is not for {named}, as its WHEEL says: keep the name under which it was published"
-        )
 
 
 def _conflict(name: str, what: str) -> PackageConflict:

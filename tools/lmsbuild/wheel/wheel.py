@@ -21,7 +21,9 @@ from pathlib import Path
 from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
 from packaging.tags import Tag as InterpreterTag
+from packaging.tags import parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
@@ -278,6 +280,30 @@ class WheelFile:
         for tag in self._statements("WHEEL").get_all("Tag", []):
             if len(tag.split("-")) != 3:
                 raise DamagedWheel(f"{self.path.name} states the tag {tag!r}, which is none: download it again")
+
+    def check_installable(self) -> None:
+        """Raises DamagedWheel when installers refuse what it states, or its name promises another interpreter or ABI than it has."""
+        stated, metadata = self._statements("WHEEL"), self._statements("METADATA")
+        for what, version, known in (
+            ("Wheel-Version", stated["Wheel-Version"], "1"),
+            ("Metadata-Version", metadata["Metadata-Version"], "12"),
+        ):
+            if not re.fullmatch(rf"[{known}]\.\d+", version or ""):
+                raise DamagedWheel(
+                    f"{self.path.name} states the {what} {version!r}, which no installer knows: build it again"
+                )
+        try:
+            SpecifierSet(metadata["Requires-Python"] or "")
+            built_for = {(tag.interpreter, tag.abi) for text in stated.get_all("Tag", []) for tag in parse_tag(text)}
+        except (InvalidSpecifier, ValueError) as error:
+            raise DamagedWheel(
+                f"{self.path.name} states what no installer can read ({error}): build it again"
+            ) from error
+        if lacking := {(tag.interpreter, tag.abi) for tag in self.name.tags} - built_for:
+            named = ", ".join(sorted("-".join(pair) for pair in lacking))
+            raise DamagedWheel(
+                f"{self.path.name} is not for {named}, as its WHEEL says: keep the name under which it was published"
+            )
 
     def _statements(self, name: str) -> Message:
         """What a file of the dist-info folder states, line by line."""
