@@ -22,7 +22,7 @@ from lmsbuild import cli
 from lmsbuild.catalogue import catalogue
 from lmsbuild.channel import channel
 from lmsbuild.patch import generate
-from lmsbuild.wheel.wheel import WheelFile
+from lmsbuild.wheel.wheel import WheelFile, file_sha256
 from running import Case
 from stand_ins import SUBDIR
 
@@ -115,13 +115,22 @@ def _read_wheels(folder: Path) -> None:
 def package(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
     """A conda package, into a channel: after it clients read that."""
     given = folder / seeds.package.name
+    commands = [["channel", "publish", "made", given.name], ["channel", "check", "made"]]
     way = random_.random()
-    if way < 0.4:
+    if way < 0.3:
         given.write_bytes(mutate.changed_zip(seeds.package.read_bytes(), random_))
     else:
         rows = [raw_packages.file("lib/one"), raw_packages.link("lib/two", "one")]
-        described = raw_packages.tables(rows, run_exports={"weak": ["raw >=1"]}, about={"license": "MIT"})
-        if way < 0.8:
+        link = {"noarch": {"type": "python", "entry_points": ["one = one:main"]}, "package_metadata_version": 1}
+        exports, about = {"weak": ["raw >=1"]}, {"license": "MIT"}
+        described = raw_packages.tables(rows, run_exports=exports, about=about, link=link)
+        if way < 0.6:
+            tars = [raw_packages.tar(each) for each in (raw_packages.info(described), rows)]
+            chosen = random_.randrange(2)
+            tars[chosen] = mutate.changed_tar(tars[chosen], random_)
+            given.write_bytes(raw_packages.conda(raw_packages.parts(*tars)))
+            return Case(commands, accept=lambda: _read_channel(Path("made"), ["raw"]))
+        if way < 0.85:
             changed = mutate.changed_value(described, random_)
             described = changed if isinstance(changed, dict) else {}
         else:
@@ -130,7 +139,6 @@ def package(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
             given.write_bytes(raw_packages.build(rows, described))
         except (ValueError, TypeError, UnicodeError, OSError, AttributeError):  # of what tarfile and json do not write
             given.write_bytes(mutate.changed(seeds.package.read_bytes(), random_))
-    commands = [["channel", "publish", "made", given.name], ["channel", "check", "made"]]
     return Case(commands, accept=lambda: _read_channel(Path("made"), ["raw"]))
 
 
@@ -189,7 +197,8 @@ def checkout(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
     """A checkout or clone whose repository is changed, or says what to run: nothing of it runs."""
     tree, mark = folder / "tree", folder / "code-ran"
     shutil.copytree(seeds.tree, tree)
-    if random_.random() < 0.4:
+    way = random_.random()
+    if way < 0.3:
         text = random_.choice(mutate.CONFIG).format(mark=mark, folder=tree / "hooks")
         with (tree / ".git" / "config").open("a") as config:
             config.write(text)
@@ -199,6 +208,8 @@ def checkout(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
             for name in ("post-checkout", "pre-commit", "applypatch-msg", "post-applypatch", "reference-transaction"):
                 (hooks / name).write_text(f"#!/bin/sh\ntouch {mark}\n")
                 (hooks / name).chmod(0o755)
+    elif way < 0.6:
+        _commit_what_git_does_not_write(tree, mark, random_)
     else:
         mutate.change_file(
             random_.choice(sorted(path for path in (tree / ".git").rglob("*") if path.is_file())), random_
@@ -207,6 +218,97 @@ def checkout(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
     if words[0] == "source" and random_.random() < 0.5:
         words = [*words, "--whole"]
     return Case([words], patches=seeds.patches, environment={"LMSBUILD_CACHE": str(folder / "cache")}, forbidden=mark)
+
+
+GITMODULES = '[submodule "{name}"]\n\tpath = {path}\n\turl = {url}\n\tupdate = !touch {mark}\n'
+# Where a submodule is said to be, and from where.
+PATHS = ("sub", ".git", "../sub", "/tmp/sub", "torch", "-u", "sub/../../x", ".git/hooks", "s" * 300)
+ADDRESSES = (
+    *("ext::sh -c 'touch {mark}'", "fd::17", "-u./x", "--upload-pack=touch {mark}", "file:///dev/zero", "../tree", "x"),
+    *(
+        "https://localhost:1/x.git",
+        "ssh://-oProxyCommand=touch {mark}/x",
+        "http://localhost:1",
+        "a\u0001b",
+        "/proc/self",
+    ),
+)
+# Modes and names of entries of a tree; the second may not be in one, or not be checked out.
+ENTRIES = (
+    ("100644", "100755", "120000", "40000", "160000", "0", "777777"),
+    (
+        *(
+            "sub",
+            ".git",
+            "..",
+            ".",
+            ".GIT",
+            "git~1",
+            "a/b",
+            "",
+            "../../code-ran",
+            "\udcff",
+            ".gitmodules",
+            "torch",
+            "n" * 300,
+        ),
+    ),
+)
+
+
+def _commit_what_git_does_not_write(tree: Path, mark: Path, random_: random.Random) -> None:
+    """A tag of a tree with submodules that lead elsewhere, or of objects that `git add` would refuse, or of one that is gone."""
+
+    def git(*words: str, data: bytes = b"") -> str:
+        made = ["git", "-C", tree, "-c", "user.name=Someone", "-c", "user.email=someone@localhost", *words]
+        return subprocess.run(made, input=data, check=True, capture_output=True).stdout.decode().strip()
+
+    def written(kind: str, data: bytes) -> str:
+        return git("hash-object", "-t", kind, "-w", "--literally", "--stdin", data=data)
+
+    base = git("rev-parse", "HEAD")
+    url = random_.choice(ADDRESSES).format(mark=mark)
+    text = GITMODULES.format(name=random_.choice(PATHS), path=random_.choice(PATHS), url=url, mark=mark)
+    blob, mode, name = written("blob", text.encode()), *(random_.choice(each) for each in ENTRIES)
+    entries = {
+        b".gitmodules": (b"100644", blob),
+        b"sub": (b"160000", base),
+        b"torch": (b"40000", git("rev-parse", "HEAD:torch")),
+    }
+    if random_.random() < 0.6:
+        entries[name.encode(errors="surrogateescape")] = mode.encode(), random_.choice((blob, base, "0" * 40, "1" * 40))
+    rows = [mode + b" " + name + b"\0" + bytes.fromhex(oid) for name, (mode, oid) in entries.items()]
+    if random_.random() < 0.8:
+        rows.sort(key=lambda row: row.partition(b" ")[2])
+    made = f"tree {written('tree', b''.join(rows))}\nparent {base}\n"
+    person = random_.choice(("A <a@localhost> 1 +0000", "A <a 99999999999999999999 +99999", "", "\0 <> -1 x"))
+    commit = written("commit", f"{made}author {person}\ncommitter {person}\n\nmessage\n".encode())
+    (tree / ".git/refs/tags").mkdir(parents=True, exist_ok=True)
+    (tree / ".git/refs/tags/v2.13.0").write_text(f"{commit}\n")
+    if random_.random() < 0.5:
+        (tree / ".git/HEAD").write_text(f"{commit}\n")
+
+
+def served(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
+    """What a registry answers: one of the files of an index is changed, from which pip and the tool fetch the base wheel."""
+    shown, patches = folder / "shown", seeds.patches
+    shutil.copytree(_index(seeds), shown)
+    if random_.random() < 0.6:
+        patches = folder / "patches"
+        shutil.copytree(seeds.patches, patches)
+        tags = patches / "catalogue/pytorch/tags.toml"
+        tags.write_text(f'{tags.read_text()}"{seeds.wheel.name}" = "{file_sha256(seeds.wheel)}"\n')
+    page = shown / "torch" / random_.choice(("index.json", "index.html"))
+    if page.suffix == ".html":
+        page.with_suffix(".json").unlink()
+    if random_.random() < 0.7:
+        data, is_text = page.read_bytes(), random_.random() < 0.3 or page.suffix == ".html"
+        changed = mutate.changed_value({} if is_text else json.loads(data), random_)
+        page.write_bytes(mutate.changed(data, random_) if is_text else json.dumps(changed).encode())
+    else:
+        mutate.change_file(shown / random_.choice((seeds.wheel.name, f"{seeds.wheel.name}.metadata")), random_)
+    words = ["pytorch", "v2.13.0", "--output", "made"]
+    return Case([words], patches=patches, served=shown, accept=lambda: _read_wheels(Path("made")))
 
 
 def index(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
@@ -290,6 +392,12 @@ def settings(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
     environment = {name: random_.choice(TEXTS) for name in random_.sample(SETTINGS, random_.choice((1, 1, 2, 3)))}
     if environment.get("LMSBUILD_CACHE") in (":x:", "abc"):
         (folder / environment["LMSBUILD_CACHE"]).symlink_to(environment["LMSBUILD_CACHE"])
+    if (
+        random_.random() < 0.3
+    ):  # by an interpreter that starts with them, and ends itself when it knows no such encoding
+        environment.pop("PYTHONIOENCODING", None)
+        words = random_.choice((["list"], ["doctor"], ["index", "made", str(seeds.wheel)], ["matrix"]))
+        return Case([words], environment=environment, fresh=True)
     words = random_.choice(
         (
             *(["list"], ["doctor"], ["matrix"], ["patch", "v2.13.0", "tree"], ["index", "made", str(seeds.wheel)]),
@@ -325,5 +433,5 @@ def arguments(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
 
 
 CLASSES: Mapping[str, Callable[[Seeds, random.Random, Path], Case]] = {
-    each.__name__: each for each in (wheel, package, published, sources, checkout, index, settings, arguments)
+    each.__name__: each for each in (wheel, package, published, sources, checkout, index, served, settings, arguments)
 }

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import copy
+import io
 import os
 import random
 import struct
+import tarfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -91,6 +93,51 @@ def changed_zip(data: bytes, random_: random.Random) -> bytes:
     field = at + random_.randrange(4, length - 1, 2)
     value = struct.pack("<I", random_.choice((*INTEGERS, random_.getrandbits(32))))[: random_.choice((2, 4))]
     return data[:field] + value + data[field + len(value) :]
+
+
+# Where the fields of a tar header are: offset and length in bytes (POSIX, ustar).
+_TAR = {
+    "name": (0, 100),
+    "mode": (100, 8),
+    "uid": (108, 8),
+    "size": (124, 12),
+    "mtime": (136, 12),
+    "type": (156, 1),
+    "link": (157, 100),
+    "magic": (257, 8),
+    "owner": (265, 32),
+    "device": (329, 8),
+    "prefix": (345, 155),
+}
+_TYPES = b"01234567gxLKSDVNX\0\xff"  # of members, also GNU's and what no program knows
+
+
+def changed_tar(data: bytes, random_: random.Random) -> bytes:
+    """A field of a member's header changed, mostly with the checksum that this takes; or a member repeated, moved or lost."""
+    with tarfile.open(fileobj=io.BytesIO(data)) as archive:
+        spans = [(info.offset, info.offset_data + -(-info.size // 512) * 512) for info in archive]
+    if not spans or random_.random() < 0.15:
+        return changed(data, random_)
+    begin, end = random_.choice(spans)
+    if random_.random() < 0.25:
+        at = random_.choice([*(span[0] for span in spans), spans[-1][1], begin + 512])
+        without = data[:begin] + data[end:] if random_.random() < 0.5 else data
+        return without[:at] + data[begin:end] + without[at:] if random_.random() < 0.7 else without
+    header = bytearray(data[begin : begin + 512])
+    field, (at, length) = random_.choice(list(_TAR.items()))
+    if field in ("name", "link", "owner", "prefix"):
+        value = random_.choice((*NAMES, "info/index.json", "/etc/passwd")).encode(errors="surrogateescape")
+    elif field == "type":
+        value = bytes([random_.choice(_TYPES)])
+    else:
+        value = random_.choice(
+            (b"7" * length, b"-1", b"", b"\x80" + b"\xff" * 11, b"\xff" * 12, b"0000000001", b"x", b"1 2")
+        )
+    header[at : at + length] = value[:length].ljust(length, b"\0")
+    if random_.random() < 0.9:
+        header[148:156] = b" " * 8
+        header[148:156] = b"%06o\0 " % sum(header)
+    return data[:begin] + bytes(header) + data[begin + 512 :]
 
 
 def _positions(data: bytes, mark: bytes) -> list[int]:

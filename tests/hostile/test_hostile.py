@@ -1,14 +1,19 @@
-"""Hostile inputs of every class, the same in every run; and that the judge finds what breaks the promise. `try_all.py` tries more."""
+"""Hostile inputs of every class, and that the judge finds what breaks the promise. `try_all.py` tries more."""
 
 from __future__ import annotations
 
 import os
+import signal
+import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import hypothesis
 import pytest
+from hypothesis import Phase, strategies
 
 import inputs
 import running
@@ -30,9 +35,17 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[inputs.Seeds]:
 
 @pytest.mark.parametrize("kind", inputs.CLASSES)
 def test_any_input_ends_with_a_catalogued_code(seeds: inputs.Seeds, tmp_path: Path, kind: str) -> None:
-    verdicts = [try_all.attempt(seeds, kind, 1, number, tmp_path / str(number)) for number in range(try_all.EXAMPLES)]
-    assert [verdict.wrong for verdict in verdicts if verdict.wrong] == []
-    assert len({verdict.outcome for verdict in verdicts}) > 1  # they are not all refused alike
+    outcomes = set()
+
+    @hypothesis.settings(max_examples=try_all.EXAMPLES[kind], phases=[Phase.explicit, Phase.generate])
+    @hypothesis.given(strategies.integers(0, 2**32))
+    def try_one(number: int) -> None:
+        verdict = try_all.attempt(seeds, kind, 1, number, tmp_path / str(number))
+        assert verdict.wrong == ""
+        outcomes.add(verdict.outcome)
+
+    try_one()
+    assert len(outcomes) > 1  # they are not all refused alike
 
 
 def _traceback() -> None:
@@ -51,8 +64,24 @@ def _leftover() -> None:
     Path(".lmsbuild-abcdefgh").mkdir()
 
 
+def _workspace_of_a_channel() -> None:
+    Path(".lmsbuild-" + "0" * 32).touch()
+
+
+def _temporary_file() -> None:
+    tempfile.mkstemp()
+
+
+def _process_of_its_own_session() -> None:
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+
+
 def _foreign_code() -> None:
     Path("code-ran").touch()
+
+
+def _killed() -> None:
+    os.kill(os.getpid(), signal.SIGKILL)
 
 
 def _nothing() -> None:
@@ -65,9 +94,12 @@ def _nothing() -> None:
         (_traceback, "exit code 1 is in no catalogue"),
         (_unknown_code, "exit code 99 is in no catalogue"),
         (_silence, "exit code 7 without a sentence"),
-        (_leftover, "left behind"),
+        (_leftover, "left behind: ['.lmsbuild-abcdefgh']"),
+        (_workspace_of_a_channel, "left behind: ['.lmsbuild-000"),
+        (_temporary_file, "left behind: ['temporary/tmp"),
+        (_process_of_its_own_session, "left running: sleep"),
         (_foreign_code, "code of the input ran"),
-        (os.abort, "exit code -6 is in no catalogue"),
+        (_killed, "exit code -9 is in no catalogue"),
     ],
 )
 def test_what_breaks_the_promise_is_found(
@@ -78,14 +110,34 @@ def test_what_breaks_the_promise_is_found(
     assert said in verdict.wrong
 
 
-def test_a_hang_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cli, "main", lambda: time.sleep(600))
+def _print_without_end() -> None:
+    while True:
+        print("more")
+
+
+def _start_what_hangs() -> None:
+    subprocess.run(["setsid", "sleep", "600"], check=True)
+
+
+@pytest.mark.parametrize("act", [lambda: time.sleep(600), _print_without_end, _start_what_hangs])
+def test_a_hang_is_found_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, act: Callable[[], None]) -> None:
+    monkeypatch.setattr(cli, "main", act)
     monkeypatch.setattr(running, "SECONDS", 1)
+    before = running._children()
     assert "no end after 1 seconds" in running.judge(Case([["list"]]), tmp_path, frozenset()).wrong
+    assert running._children() == before
+
+
+def test_an_interpreter_of_its_own(tmp_path: Path) -> None:
+    """It reads the environment as it starts."""
+    case = Case([["--version"]], environment={"PYTHONHOME": "/none"}, fresh=True)
+    assert "exit code 1 is in no catalogue" in running.judge(case, tmp_path, frozenset()).wrong
 
 
 def test_output_that_a_second_reader_refuses_is_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cli, "main", _nothing)
-    verdict = running.judge(Case([["list"]], accept=_traceback), tmp_path, frozenset())
-    assert verdict.wrong.startswith("a second reader refuses")
-    assert running.judge(Case([["list"]], accept=_nothing), tmp_path, frozenset()) == running.Verdict("success")
+    for accept, wrong in ((_traceback, "a second reader refuses"), (_nothing, "")):
+        folder = tmp_path / accept.__name__
+        folder.mkdir()
+        verdict = running.judge(Case([["list"]], accept=accept), folder, frozenset())
+        assert verdict.outcome == "success" and verdict.wrong[:23] == wrong

@@ -30,10 +30,10 @@ import running
 PAGE = """# Hostile inputs
 
 The tool is given inputs that are changed at random: the bytes of real archives, fields of their headers, values in JSON and TOML files,
-files of a repository, variables and words of the command line. Each has to end with exit code 0 or with that of a failure which is
+files and objects of a repository, answers of a registry, variables and words of the command line. Each has to end with exit code 0 or with that of a failure which is
 catalogued (`tools/lmsbuild/errors.py`), and a sentence that says what to do; never with a traceback, after a minute, with files
 left behind, with code of the input run, or with output that a second reader refuses: zipfile and our own check of wheels, py-rattler for
-channels. CI tries {examples} of each class; this page is written by
+channels. Nothing may go on running, or be left in the folder for temporary files. CI tries {examples} of them; this page is written by
 
 ```sh
 python tests/hostile/try_all.py --minutes {minutes} --seed {seed} --write docs/hostile.md
@@ -46,7 +46,7 @@ python tests/hostile/try_all.py --minutes {minutes} --seed {seed} --write docs/h
 What each class is, `tests/hostile/inputs.py` says. Other inputs, one by one: `tests/tool/test_sentences.py`, `test_malformed_wheel.py`,
 `test_foreign_code.py`, `tests/conda/test_bad_packages.py`.
 """
-EXAMPLES = 12  # of each class, in CI
+EXAMPLES = dict.fromkeys(inputs.CLASSES, 12) | {"served": 4, "settings": 8}  # of each class, in CI
 
 
 def attempt(seeds: inputs.Seeds, kind: str, seed: int, number: int, folder: Path) -> running.Verdict:
@@ -110,7 +110,9 @@ def main(minutes: float, seed: int, kinds: tuple[str, ...], number: int | None, 
     ]
     click.echo("\n".join(rows))
     if page:
-        page.write_text(PAGE.format(examples=EXAMPLES, minutes=f"{minutes:g}", seed=seed, rows="\n".join(rows)))
+        page.write_text(
+            PAGE.format(examples=sum(EXAMPLES.values()), minutes=f"{minutes:g}", seed=seed, rows="\n".join(rows))
+        )
     if not broken:
         shutil.rmtree(kept, ignore_errors=True)
     sys.exit(bool(broken))
