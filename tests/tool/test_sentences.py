@@ -432,7 +432,7 @@ def test_damaged_libraries_are_told_by_their_names(library: bytes, tmp_path: Pat
 
 GOOD: Mapping[str, bytes] = {
     "a-1.dist-info/METADATA": b"Metadata-Version: 2.1\nName: a\nVersion: 1\n",
-    "a-1.dist-info/WHEEL": b"Tag: py3-none-any\n",
+    "a-1.dist-info/WHEEL": b"Wheel-Version: 1.0\nTag: py3-none-any\n",
     "a-1.dist-info/RECORD": b"",
 }
 
@@ -442,7 +442,7 @@ GOOD: Mapping[str, bytes] = {
     [
         ("WHEEL", b"Tag: abc\n", "states the tag 'abc', which is none"),
         ("WHEEL", b"\xff", "has a WHEEL that is not UTF-8"),
-        ("WHEEL", b"", "as its WHEEL says"),
+        ("WHEEL", b"Wheel-Version: 1.0\n", "as its WHEEL says"),
         ("METADATA", b"\xff\xfe", "has a METADATA that is not UTF-8"),
         ("RECORD", b"\xff", "has a RECORD that cannot be read"),
         ("RECORD", b'"' + b"x" * 200_000, "has a RECORD that cannot be read"),
