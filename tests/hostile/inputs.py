@@ -177,14 +177,16 @@ def published(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
 
 
 def sources(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
-    """What the catalogue, the series or a patch says is changed; pipes in the tool's own folder are not tried."""
+    """What the catalogue, the series or a patch says is changed, or is something else."""
     patches = folder / "patches"
     shutil.copytree(seeds.patches, patches)
     chosen = random_.choice(sorted(path for path in patches.rglob("*") if path.is_file() and not path.is_symlink()))
 
-    data = chosen.read_bytes()
-    is_toml = chosen.suffix == ".toml"
-    chosen.write_bytes(mutate.changed_toml(data.decode(), random_) if is_toml else mutate.changed(data, random_))
+    def change(data: bytes, random_: random.Random) -> bytes:
+        is_toml = chosen.suffix == ".toml"
+        return mutate.changed_toml(data.decode(), random_) if is_toml else mutate.changed(data, random_)
+
+    mutate.change_file(chosen, random_, change)
     words = random_.choice(
         (["list"], ["generate", "--check"], ["patches", "--output", "made"], ["matrix"], ["patch", "v2.13.0", "tree"])
     )

@@ -11,6 +11,7 @@ from typing import Any
 
 from lmsbuild.catalogue import forms
 from lmsbuild.errors import AmbiguousTag, BadSources, UnknownFramework, UnknownPackage, UnknownTag
+from lmsbuild.published.folder import read_file
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -94,8 +95,8 @@ class Tag(Release):
 def read_toml(path: Path) -> dict[str, Any]:
     """The table in a file, of the form that files of its name have. Raises BadSources."""
     try:
-        table = tomllib.loads(path.read_bytes().decode())
-    except (FileNotFoundError, NotADirectoryError, IsADirectoryError, PermissionError) as error:
+        table = tomllib.loads(read_file(path).decode())
+    except OSError as error:
         raise BadSources(
             f"cannot read {path}: {error.strerror}; install lmsbuild again, or put the file back"
         ) from error

@@ -73,7 +73,7 @@ def present(places: Iterable[Path]) -> Wanted:
     """What is at these paths now."""
     found: Wanted = {}
     for path in places:
-        found[path] = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.exists() else None
+        found[path] = os.readlink(path) if path.is_symlink() else path.read_bytes() if path.is_file() else None
     return found
 
 
