@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import NoReturn
 
 from lmsbuild import cli, errors, paths
-from lmsbuild.fetch import patience
+from lmsbuild.fetch import http_requests, patience
 
 SECONDS = 60  # of one run, after which it hangs
 _MEMORY = 6 << 30  # bytes
@@ -114,9 +114,10 @@ def _command(case: Case, words: Sequence[str]) -> None:
     if case.patches:
         paths.patches_folder = lambda: case.patches  # type: ignore[assignment,return-value]
     if case.served:
-        patience.pause = lambda seconds: None
-        server = _serve(case.served)
-        os.environ |= {"PIP_INDEX_URL": f"http://127.0.0.1:{server.server_port}", "PIP_RETRIES": "0"}
+        # A server that answers nothing is given up after a minute and a half: here sooner.
+        patience.pause, http_requests._TIMEOUTS = lambda seconds: None, (1.0, 1.0)
+        address = f"http://127.0.0.1:{_serve(case.served).server_port}"
+        os.environ |= {"PIP_INDEX_URL": address, "PIP_RETRIES": "0", "PIP_DEFAULT_TIMEOUT": "1"}
         for name in ("PIP_NO_INDEX", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"):
             os.environ.pop(name, None)
     sys.argv = ["lmsbuild", *words]
