@@ -69,14 +69,19 @@ def test_sudden_death_leaves_the_older_wheel_whole(workshop: Workshop) -> None:
         wheel.verify(lambda name: None, lambda done: None)
 
 
-def test_an_interruption_while_the_tool_is_loaded() -> None:
-    """It takes a second in which nothing is there yet that could be cleaned up."""
-    program = """import os, runpy, signal, sys
+@pytest.mark.parametrize("dropped", ["KeyboardInterrupt", "LookupError"])
+def test_an_interruption_while_the_tool_is_loaded(dropped: str) -> None:
+    """It takes a second in which nothing is there yet that could be cleaned up; compiled modules drop exceptions there."""
+    program = f"""import os, runpy, signal, sys
 
 class Interrupt:
     def find_spec(self, name, path=None, target=None):
-        if name == "lmsbuild.cli":
-            os.kill(os.getpid(), signal.SIGINT)
+        try:
+            if name == "lmsbuild.cli":
+                os.kill(os.getpid(), signal.SIGINT)
+                sum(range(1000))
+        except {dropped}:
+            raise AttributeError(name)
 
 sys.meta_path.insert(0, Interrupt())
 runpy.run_module("lmsbuild", run_name="__main__")
@@ -85,6 +90,27 @@ runpy.run_module("lmsbuild", run_name="__main__")
         [sys.executable, "-c", program, "list"], capture_output=True, text=True, check=False, timeout=60
     )
     assert (done.returncode, done.stdout, done.stderr) == (130, "", "error: interrupted\n")
+
+
+def test_a_signal_that_python_drops() -> None:
+    """It arrives in a destructor, where no exception can be caught."""
+    program = """import os, signal, time
+from lmsbuild.ending import signals
+
+class Slow:
+    def __del__(self):
+        os.kill(os.getpid(), signal.SIGHUP)
+        time.sleep(0.01)
+
+signals.install()
+try:
+    Slow()
+    time.sleep(50)
+except signals.Ended as error:
+    print(error.number == signal.SIGHUP and signal.getsignal(signal.SIGINT) == signal.SIG_IGN)
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False, timeout=40)
+    assert (done.stdout, done.stderr) == ("True\n", "")
 
 
 # Those for which the tool has handlers, less the two that are sent at every moment above.
@@ -292,6 +318,28 @@ def test_what_is_no_leftover_stays(tmp_path: Path) -> None:
         pass
     assert sorted(path.name for path in output.iterdir()) == before
     assert (precious / "lock").read_text() == "mine"
+
+
+def test_a_folder_is_removed_with_the_last_descriptor(tmp_path: Path) -> None:
+    program = """import os, resource, sys
+from pathlib import Path
+from lmsbuild.workspace import workspace
+
+with workspace(Path(sys.argv[1])) as folder:
+    (folder / "/".join("abcdefgh")).mkdir(parents=True)
+    (folder / "a/file").touch()
+    (folder / "a/link").symlink_to("/")
+    resource.setrlimit(resource.RLIMIT_NOFILE, (40, 40))
+    opened = []
+    try:
+        while True:
+            opened.append(os.open(os.devnull, os.O_RDONLY))
+    except OSError:
+        os.close(opened.pop())
+"""
+    words = [sys.executable, "-c", program, tmp_path / "output"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False, timeout=60)
+    assert (done.returncode, done.stderr, list((tmp_path / "output").iterdir())) == (0, "", [])
 
 
 def test_a_folder_that_never_got_its_lock_is_removed_after_a_while(tmp_path: Path) -> None:

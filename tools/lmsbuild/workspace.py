@@ -63,8 +63,22 @@ def publish(file: Path, target: Path) -> None:
 
 
 def _remove(folder: Path) -> None:
+    """Removes a folder with one descriptor at a time, since others may be why the run ends.
+
+    The lock goes last, so that the next run takes what cannot be removed as a dead run's.
+    """
+    lock = str(folder / _LOCK)
     with signals.postponed():
-        shutil.rmtree(folder, ignore_errors=True)
+        for root, folders, files in os.walk(folder, topdown=False):
+            for path in (os.path.join(root, name) for name in (*folders, *files)):
+                with suppress(OSError):
+                    if os.path.isdir(path) and not os.path.islink(path):
+                        os.rmdir(path)
+                    elif path != lock:
+                        os.unlink(path)
+        with suppress(OSError):
+            if set(os.listdir(folder)) <= {_LOCK}:
+                shutil.rmtree(folder)
 
 
 def _remove_leftovers(output: Path) -> None:
@@ -73,7 +87,7 @@ def _remove_leftovers(output: Path) -> None:
         with suppress(OSError), _opened(folder / _LOCK) as lock:
             if stat.S_ISDIR(folder.lstat().st_mode) and (lock is None or _is_dead(lock)):
                 report.note(f"removing {folder.name}, which an interrupted run left behind")
-                shutil.rmtree(folder, ignore_errors=True)
+                _remove(folder)
 
 
 def _is_dead(lock: int) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, Future, wait
@@ -19,6 +20,7 @@ _ENDING = (
     *(signal.SIGXCPU, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2),
 )
 _LONGEST = 0.2  # seconds that a signal may wait
+_AGAIN = 0.01  # seconds after which a signal that was dropped comes again
 _postponing = 0  # blocks of `postponed` that the main thread is in
 _arrived: list[int] = []
 
@@ -36,6 +38,7 @@ def install() -> None:
     for number in _ENDING:
         if signal.getsignal(number) != signal.SIG_IGN:
             signal.signal(number, _end)
+    sys.unraisablehook = _raise_again
 
 
 @contextmanager
@@ -71,3 +74,13 @@ def _end(number: int, frame: FrameType | None) -> None:
         _arrived.append(number)
     else:
         raise Ended(number)
+
+
+def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
+    """Python drops an exception in a destructor or callback, where nobody could catch it: the signal comes again a moment later."""
+    if isinstance(dropped.exc_value, Ended):
+        number = dropped.exc_value.number
+        signal.signal(signal.SIGALRM, lambda *_: _end(number, None))
+        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+    else:
+        sys.__unraisablehook__(dropped)

@@ -12,7 +12,7 @@ import struct
 import threading
 import zipfile
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
 from email.message import Message
@@ -27,6 +27,7 @@ from packaging.tags import parse_tag
 from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
 from packaging.version import InvalidVersion, Version
 
+from lmsbuild.ending import signals
 from lmsbuild.errors import DamagedWheel, TamperedWheel, UnsafeMember
 from lmsbuild.wheel import layout, member_names
 from lmsbuild.wheel.archive import unpacked_chunks
@@ -192,7 +193,9 @@ class WheelFile:
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
             futures = [pool.submit(self._verify_member, *job, count, vouched) for job in jobs]
             try:
-                different = {name: found for future in as_completed(futures) for name, found in future.result().items()}
+                different = {
+                    name: found for future in signals.completed(futures) for name, found in future.result().items()
+                }
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
                 raise
