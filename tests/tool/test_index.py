@@ -276,6 +276,10 @@ def test_no_wheel_at_all(folder: Path, tmp_path: Path) -> None:
         index.publish(folder, [tmp_path / "none-1-py3-none-any.whl"])
     with pytest.raises(NoSuchFile, match="there is no file"):
         index.publish(folder, [tmp_path / "none.whl"])
+    os.mkfifo(tmp_path / "pipe-1-py3-none-any.whl")
+    with pytest.raises(NoSuchFile, match="is no regular file"):
+        index.publish(folder, [tmp_path / "pipe-1-py3-none-any.whl"])
+    assert not folder.exists()
 
 
 def test_links_are_refused_where_they_could_lead_elsewhere(folder: Path, tmp_path: Path) -> None:

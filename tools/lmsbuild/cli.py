@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
 import sys
 from collections.abc import Callable
@@ -307,7 +308,7 @@ def _chosen(patches: Path, names: tuple[str, ...], every: bool) -> list[catalogu
 def try_wheel(wheel: Path, output: Path, model: str, steps: int, python: Path | None, verbose: bool) -> None:
     """Train a model three times its memory limit with the patched WHEEL, and compare with an unlimited run."""
     report.configure(verbose=verbose)
-    if not wheel.is_file():
+    if not os.path.lexists(wheel):
         raise NoSuchFile(f"there is no file {wheel}: build one with `lmsbuild pytorch`")
     with disk_failures(output):
         click.echo(trial.run(wheel, output, model, steps, python))

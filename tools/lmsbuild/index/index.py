@@ -48,8 +48,9 @@ def publish(folder: Path, wheels: Sequence[Path] = ()) -> Published:
     """
     if not wheels and not _wheels_in(folder):
         raise NoSuchFile(f"there is no wheel in {folder}: name those that go there, `{_COMMAND} {folder} WHEEL`")
-    if missing := [wheel for wheel in wheels if not wheel.is_file()]:
-        raise NoSuchFile(f"there is no file {missing[0]}")
+    for wheel in wheels:
+        InputFile(wheel).close()
+    _check_page(folder / "index.html")  # before a lock is made in a folder of somebody else's
     with publishing(folder, "index"), workspace.workspace(folder, f"`{_COMMAND}`") as scratch:
         index = _read(folder, wheels)
         before = set(index.rows)
@@ -91,7 +92,7 @@ def _read(folder: Path, wheels: Sequence[Path]) -> _Index:
 def _check_page(path: Path) -> None:
     try:
         is_ours = pages.MARK in read_file(path)
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return
     except OSError:  # a pipe, too, which is not waited for
         is_ours = False

@@ -85,7 +85,8 @@ def read_json(path: Path, written_by: str) -> dict[str, Any]:
     except FileNotFoundError as error:
         raise BadChannel(f"{path} is missing: `{written_by}` writes it") from error
     except (OSError, ValueError, RecursionError) as error:
-        raise BadChannel(f"{path} cannot be read ({error}): put back the one that was published") from error
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise BadChannel(f"{path} cannot be read ({reason}): put back the one that was published") from error
     if not isinstance(found, dict):
         raise BadChannel(f"{path} is no index: put back the one that was published")
     return found

@@ -14,7 +14,7 @@ from pathlib import Path
 from lmsbuild import report
 from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.catalogue.catalogue import Release, Tag
-from lmsbuild.errors import BadRelease, NoSuchFile, TagExists, WrongHash, disk_failures
+from lmsbuild.errors import BadRelease, TagExists, WrongHash, disk_failures
 from lmsbuild.fetch import download
 from lmsbuild.graft import graft
 from lmsbuild.patch import generate, series
@@ -103,8 +103,7 @@ def _add(options: Options, name: str, scratch: Path) -> str:
 def _base_wheel(options: Options, known: Release) -> Path:
     if options.base_wheel is None:
         return download.fetch(known, options.target, options.cache)
-    if not options.base_wheel.is_file():
-        raise NoSuchFile(f"there is no file {options.base_wheel}")
+    InputFile(options.base_wheel).close()
     if options.base_wheel.name not in known.wheels:
         raise WrongHash(
             f"{options.base_wheel.name} is no official wheel of {known.package} {known.version} that the registry lists: "
