@@ -38,7 +38,7 @@ CASES = re.findall(r"^CASE\((\w+)\) \{", (HERE / "object_units.cc").read_text(),
 SMALL = {"SIM_CUDA_ADDRESS_SPACE": str(16 << 30)}
 LIMIT = 2 << 30  # bytes of memory that the emulator may take
 REAL_THREADS = {"SIM_CUDA_MODE": "threads"}
-STEPS = 10_000 if FULL else 3_000
+STEPS = 10_000 if FULL else 1_000
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def emulate(machine: Machine, program: Path, words: list[str], variables: Mappin
 def test_a_seed_is_the_same_run_on_every_machine(
     machine: Machine, programs_for: Callable[[Machine], Programs], on_allocator: Callable[..., Path]
 ) -> None:
-    words = Run(machine, 1, 3_000 if FULL else 1_000).words
+    words = Run(machine, 1, 3_000 if FULL else 500).words
     printed = emulate(machine, programs_for(machine).build("stress.cc"), words, SMALL)
     here = subprocess.run(
         [on_allocator("stress.cc", TAG), *words],

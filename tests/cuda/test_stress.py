@@ -35,7 +35,7 @@ from samples import FULL
 TAG = "v2.6.0"
 FIRST_SEED = int(os.environ.get("LMS_TEST_SEED", "1"))
 SEEDS = int(os.environ.get("LMS_TEST_SEEDS", "20" if FULL else "4"))
-STEPS = 1_000_000 if FULL else 500_000
+STEPS = 1_000_000 if FULL else 200_000
 TIMEOUT_S = 900
 TOTALS = re.compile(r"^out (\d+) MiB, in (\d+) MiB, foreseen (\d+), ", re.MULTILINE)
 

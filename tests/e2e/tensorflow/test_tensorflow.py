@@ -2,8 +2,8 @@
 
 The newest release and one with Keras 2 run all but those of checks_tf_every_release, which an old one runs, with the
 interpreter that it is for. LMS_TEST_TENSORFLOW_TAGS names more old releases, such as "v2.2.0 v2.12.0". The checks of
-checks_tf_estimator run on every one that has Estimators, and those of ALIKE and ALIKE_CHECKS on the newest alone, unless
-LMS_TEST_FULL=1.
+checks_tf_estimator run on the newest that has Estimators, and those of ALIKE and ALIKE_CHECKS on the newest of all;
+LMS_TEST_FULL=1 runs them on every one that can.
 
 To run one alone, with the interpreter that the fixture made and programs/ in PYTHONPATH:
 ``LMS_TEST_FRAMEWORK=tensorflow python ../programs/run_checks.py checks_tf_handout check_sessions``.
@@ -27,8 +27,11 @@ from samples import FULL
 PROGRAMS = Path(__file__).parent / "programs"
 NEW_TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3
 # Where it does not matter which Keras there is.
-ALIKE = () if FULL else ("checks_tf_ram", "checks_tf_requests", "checks_tf_sharing", "checks_tf_tuning")
-ALIKE_CHECKS = () if FULL else ("check_lstm_in_fit", "check_unet3d_in_a_loop")  # another is run in each of these ways
+ALIKE = (
+    *("checks_tf_handout", "checks_tf_ram", "checks_tf_requests"),
+    *("checks_tf_sharing", "checks_tf_switching", "checks_tf_tuning"),
+)
+ALIKE_CHECKS = ("check_lstm_in_fit", "check_unet3d_in_a_loop")  # another is run in each of these ways
 OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
 ESTIMATOR_MODULE = "checks_tf_estimator"
@@ -46,8 +49,8 @@ def every_check() -> list[Any]:
 
 def runs(tag: str, module: str, name: str) -> bool:
     if module == ESTIMATOR_MODULE:
-        return number(tag) < number(FIRST_WITHOUT_ESTIMATORS)
-    if module in ALIKE or name in ALIKE_CHECKS:
+        return number(tag) < number(FIRST_WITHOUT_ESTIMATORS) and (FULL or tag == NEW_TAGS[0])
+    if not FULL and (module in ALIKE or name in ALIKE_CHECKS):
         return tag == NEW_TAGS[-1]
     return (module == OLD_MODULE) == (tag in OLD_TAGS)
 
