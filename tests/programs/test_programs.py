@@ -1,6 +1,6 @@
 """Programs as people write them, with real libraries: what they compute and save with LMS equals what they do without, to the bit.
 
-Every program runs without LMS, with an ample limit, and with one of 50 % and of 15 % of the peak that it had then.
+Every program runs without LMS, with an ample limit, and with one of 15 % of the peak that it had then; with LMS_TEST_FULL=1 of 50 %, too.
 LMS_TEST_SCALE=2 makes the models twice as wide.
 """
 
@@ -14,9 +14,10 @@ from typing import Any
 import pytest
 
 import program_runs
+from samples import FULL
 
 STOCK = "stock"
-RUNS = ("ample", "0.5", "0.15", "0.15:store")  # compared with that
+RUNS = ("ample", *(("0.5",) if FULL else ()), "0.15", "0.15:store")  # compared with that
 AT_ONCE = 2  # programs
 
 Outcomes = dict[str, dict[str, Any]]  # by run
