@@ -35,6 +35,10 @@ def _temporary_names(output: Path) -> set[str]:
     return {path.name for path in output.iterdir() if path.name.startswith(".lmsbuild-")}
 
 
+# The begin of a compiler that compiles as the rest of it says, but tells at once what it is.
+TALKS = '#!/bin/sh\ncase " $* " in *" -o "*) ;; *) exec g++ "$@";; esac\n'
+
+
 @pytest.mark.parametrize("moment", MOMENTS)
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(workshop: Workshop, number: signal.Signals, moment: str) -> None:
@@ -144,7 +148,7 @@ __main__.main()
     terminal, inside = os.openpty()
     mark = workshop.folder / "mark"
     compiler = workshop.folder / "slow-compiler"
-    compiler.write_text(f'#!/bin/sh\necho $$ > "{mark}.new"\nmv "{mark}.new" "{mark}"\nexec sleep 600\n')
+    compiler.write_text(f'{TALKS}echo $$ > "{mark}.new"\nmv "{mark}.new" "{mark}"\nexec sleep 600\n')
     compiler.chmod(0o755)
     words = ["pytorch", "v2.13.0", "--base-wheel", workshop.base, "--output", workshop.output]
     process = subprocess.Popen(
@@ -186,7 +190,7 @@ def _compiling(
     marks = workshop.folder / "marks"
     marks.mkdir()
     compiler = workshop.folder / "slow-compiler"
-    compiler.write_text(f'#!/bin/sh\nmktemp\nsleep 600 &\necho $! > "{marks}/$$"\nwait\n')
+    compiler.write_text(f'{TALKS}mktemp\nsleep 600 &\necho $! > "{marks}/$$"\nwait\n')
     compiler.chmod(compiler.stat().st_mode | stat.S_IXUSR)
     temporary = workshop.folder / "temporary"
     temporary.mkdir()
@@ -204,7 +208,11 @@ def _compiling(
         text=True,
     )
     with process:
-        _wait_for(lambda: len(list(marks.iterdir())) == min(2, os.cpu_count() or 1))
+        try:
+            _wait_for(lambda: len(list(marks.iterdir())) == min(2, os.cpu_count() or 1))
+        except BaseException:
+            process.kill()  # which would be waited for
+            raise
         time.sleep(0.2)
         yield process, lambda: [int(number) for mark in marks.iterdir() for number in (mark.name, mark.read_text())]
 
