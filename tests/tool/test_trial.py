@@ -21,9 +21,14 @@ STATISTICS = '{"allocated_bytes.peak": 3000, "resident_bytes.peak": 1000, "over_
 
 
 def test_a_model_three_times_its_limit_trains_to_the_same_numbers(
-    built_wheel: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    built_wheel: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr("tempfile.tempdir", None)
     text = trial.run(built_wheel, tmp_path / "pictures", "lstm", 3)
+    assert list(temporary.iterdir()) == []  # not even what PyTorch leaves
     assert "losses, parameters and gradients: equal to the bit" in text
     sizes = re.search(r"lstm: 3 steps, ([\d.]+) MiB of tensors in ([\d.]+) MiB", text)
     assert sizes

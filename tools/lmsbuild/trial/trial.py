@@ -178,6 +178,7 @@ def _train(python: Path, folder: Path, framework: str, model: str, steps: int, l
     if limit is not None:
         words.append(str(limit))
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
+    environment["TMPDIR"] = str(folder)  # frameworks leave folders there
     with report.progress(f"train {model}", steps) as show:
 
         def on_line(line: str) -> None:
