@@ -210,11 +210,11 @@ def _killed(others: Container[int], moment: float) -> tuple[str, ...]:
     end, killed = time.monotonic() + moment, dict[int, str]()
     while True:
         left = {number: program for number, program in _children().items() if number not in others}
-        for number in list(left):
-            if os.waitpid(number, os.WNOHANG)[0]:
-                del left[number]
+        ended = [number for number in left if os.waitpid(number, os.WNOHANG)[0]]
         if not left:
             return tuple(killed.values())
+        if ended:  # and what these have left may not have been seen yet
+            continue
         if time.monotonic() >= end:
             killed |= left
             for number in left:

@@ -21,12 +21,8 @@ _END_64 = struct.Struct("<4sQ2H2I4Q")
 _SIZES_64 = struct.Struct("<2Q")
 _EXTRA = struct.Struct("<2H")
 _FULL = 0xFFFFFFFF  # stands for a number that the 64-bit extension has
-_FULLS = (
-    0xFFFF,
-    0xFFFF,
-    _FULL,
-    _FULL,
-)  # so in the end: members on this disk, members, size and offset of the directory
+# So in the end: members on this disk, members, size and offset of the directory.
+_FULLS = (0xFFFF, 0xFFFF, _FULL, _FULL)
 _ID_64 = 1  # of the extension among a member's extra fields
 _ID_NAME = 0x7075  # of another name for it, which some programs take
 
@@ -133,10 +129,13 @@ def _data(file: InputFile, info: zipfile.ZipInfo) -> int:
     if _ID_NAME in {**extra, **_extra(info.extra, differs)}:
         raise differs
     if wide := extra.get(_ID_64):
-        if len(wide) != _SIZES_64.size or (packed, size) != (_FULL, _FULL):
+        if len(wide) != _SIZES_64.size:
             raise differs
-        size, packed = _SIZES_64.unpack(wide)
-        stated = checksum, packed, size
+        size_64, packed_64 = _SIZES_64.unpack(wide)
+        # The second is what Python's zipfile wrote before 3.11.4: both say the same.
+        if (packed, size) not in ((_FULL, _FULL), (packed_64, size_64)):
+            raise differs
+        stated = checksum, packed_64, size_64
     # Sizes that follow the data are nought here, or were filled in.
     if stated != true and not (flags & _FOLLOWS and all(a in (0, b) for a, b in zip(stated, true, strict=True))):
         raise differs
