@@ -116,6 +116,7 @@ def package(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
     """A conda package, into a channel: after it clients read that."""
     given = folder / seeds.package.name
     commands = [["channel", "publish", "made", given.name], ["channel", "check", "made"]]
+    case = Case(commands, accept=lambda: _read_channel(Path("made"), ["raw"]))
     way = random_.random()
     if way < 0.3:
         given.write_bytes(mutate.changed_zip(seeds.package.read_bytes(), random_))
@@ -129,7 +130,7 @@ def package(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
             chosen = random_.randrange(2)
             tars[chosen] = mutate.changed_tar(tars[chosen], random_)
             given.write_bytes(raw_packages.conda(raw_packages.parts(*tars)))
-            return Case(commands, accept=lambda: _read_channel(Path("made"), ["raw"]))
+            return case
         if way < 0.85:
             changed = mutate.changed_value(described, random_)
             described = changed if isinstance(changed, dict) else {}
@@ -139,7 +140,7 @@ def package(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
             given.write_bytes(raw_packages.build(rows, described))
         except (ValueError, TypeError, UnicodeError, OSError, AttributeError):  # of what tarfile and json do not write
             given.write_bytes(mutate.changed(seeds.package.read_bytes(), random_))
-    return Case(commands, accept=lambda: _read_channel(Path("made"), ["raw"]))
+    return case
 
 
 def _link(name: str) -> raw_packages.Row:
@@ -225,42 +226,42 @@ def checkout(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
     words = random_.choice((["patch", "v2.13.0", "tree"], ["source", "v2.13.0", "made", "--source", "tree"]))
     if words[0] == "source" and random_.random() < 0.5:
         words = [*words, "--whole"]
-    return Case([words], patches=seeds.patches, environment={"LMSBUILD_CACHE": str(folder / "cache")}, forbidden=mark)
+    return Case([words], patches=seeds.patches, forbidden=mark)
 
 
 GITMODULES = '[submodule "{name}"]\n\tpath = {path}\n\turl = {url}\n\tupdate = !touch {mark}\n'
 # Where a submodule is said to be, and from where.
-PATHS = ("sub", ".git", "../sub", "/tmp/sub", "torch", "-u", "sub/../../x", ".git/hooks", "s" * 300)
+PATHS = ("sub", ".git", "../sub", "/sub", "torch", "-u", "sub/../../x", ".git/hooks", "s" * 300)
 ADDRESSES = (
-    *("ext::sh -c 'touch {mark}'", "fd::17", "-u./x", "--upload-pack=touch {mark}", "file:///dev/zero", "../tree", "x"),
-    *(
-        "https://localhost:1/x.git",
-        "ssh://-oProxyCommand=touch {mark}/x",
-        "http://localhost:1",
-        "a\u0001b",
-        "/proc/self",
-    ),
+    "ext::sh -c 'touch {mark}'",
+    "fd::17",
+    "-u./x",
+    "--upload-pack=touch {mark}",
+    "file:///dev/zero",
+    "../tree",
+    "x",
+    "https://localhost:1/x.git",
+    "ssh://-oProxyCommand=touch {mark}/x",
+    "http://localhost:1",
+    "a\u0001b",
+    "/proc/self",
 )
-# Modes and names of entries of a tree; the second may not be in one, or not be checked out.
+# Of a tree's entry; some may be in no tree, or are not checked out.
+MODES = ("100644", "100755", "120000", "40000", "160000", "0", "777777")
 ENTRIES = (
-    ("100644", "100755", "120000", "40000", "160000", "0", "777777"),
-    (
-        *(
-            "sub",
-            ".git",
-            "..",
-            ".",
-            ".GIT",
-            "git~1",
-            "a/b",
-            "",
-            "../../code-ran",
-            "\udcff",
-            ".gitmodules",
-            "torch",
-            "n" * 300,
-        ),
-    ),
+    "",
+    "\udcff",
+    "n" * 300,
+    "sub",
+    ".git",
+    "..",
+    ".",
+    ".GIT",
+    "git~1",
+    "a/b",
+    "../../code-ran",
+    ".gitmodules",
+    "torch",
 )
 
 
@@ -277,7 +278,7 @@ def _commit_what_git_does_not_write(tree: Path, mark: Path, random_: random.Rand
     base = git("rev-parse", "HEAD")
     url = random_.choice(ADDRESSES).format(mark=mark)
     text = GITMODULES.format(name=random_.choice(PATHS), path=random_.choice(PATHS), url=url, mark=mark)
-    blob, mode, name = written("blob", text.encode()), *(random_.choice(each) for each in ENTRIES)
+    blob, mode, name = written("blob", text.encode()), random_.choice(MODES), random_.choice(ENTRIES)
     entries = {
         b".gitmodules": (b"100644", blob),
         b"sub": (b"160000", base),
@@ -400,9 +401,8 @@ def settings(seeds: Seeds, random_: random.Random, folder: Path) -> Case:
     environment = {name: random_.choice(TEXTS) for name in random_.sample(SETTINGS, random_.choice((1, 1, 2, 3)))}
     if environment.get("LMSBUILD_CACHE") in (":x:", "abc"):
         (folder / environment["LMSBUILD_CACHE"]).symlink_to(environment["LMSBUILD_CACHE"])
-    if (
-        random_.random() < 0.3
-    ):  # by an interpreter that starts with them, and ends itself when it knows no such encoding
+    if random_.random() < 0.3:
+        # By an interpreter that starts with them, and ends by itself when it knows no such encoding.
         environment.pop("PYTHONIOENCODING", None)
         words = random_.choice((["list"], ["doctor"], ["index", "made", str(seeds.wheel)], ["matrix"]))
         return Case([words], environment=environment, fresh=True)

@@ -8,7 +8,6 @@ from __future__ import annotations
 import fcntl
 import os
 import re
-import shutil
 import stat
 import tempfile
 import time
@@ -67,18 +66,19 @@ def _remove(folder: Path) -> None:
 
     The lock goes last, so that the next run takes what cannot be removed as a dead run's.
     """
-    lock = str(folder / _LOCK)
+    lock = folder / _LOCK
     with signals.postponed():
         for root, folders, files in os.walk(folder, topdown=False):
             for path in (os.path.join(root, name) for name in (*folders, *files)):
                 with suppress(OSError):
                     if os.path.isdir(path) and not os.path.islink(path):
                         os.rmdir(path)
-                    elif path != lock:
+                    elif path != str(lock):
                         os.unlink(path)
         with suppress(OSError):
             if set(os.listdir(folder)) <= {_LOCK}:
-                shutil.rmtree(folder)
+                lock.unlink(missing_ok=True)
+                folder.rmdir()
 
 
 def _remove_leftovers(output: Path) -> None:

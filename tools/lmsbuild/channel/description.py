@@ -29,19 +29,22 @@ def faults(described: Mapping[str, Any]) -> Iterator[str]:
     if "paths" in described and "paths_version" not in described["paths"]:
         yield "has a paths.json without paths_version"
     for row in described.get("paths", {}).get("paths", []):
-        for key, value in row.items():
-            wanted = _ROW[key](value) if key in _ROW else ""
-            if wanted:
-                yield f"has a paths.json with {key} {_short(value)} of {shown(row['_path'])}, which is not {wanted}"
+        for field, wanted in _unfit(row, _ROW):
+            yield f"has a paths.json with {field} of {shown(row['_path'])}, which is not {wanted}"
 
 
 def field_faults(table: str, stated: Mapping[str, Any]) -> Iterator[str]:
     """What is wrong with the fields of one of these tables."""
+    article = "an" if table[0] in "ai" else "a"
+    for field, wanted in _unfit(stated, _FIELDS[table]):
+        yield f"has {article} {table}.json with {field}, which is not {wanted}"
+
+
+def _unfit(stated: Mapping[str, Any], checks: Mapping[str, _Check]) -> Iterator[tuple[str, str]]:
+    """Each field that is not as it has to be, with its value; and what it has to be."""
     for key, value in stated.items():
-        check = _FIELDS[table].get(key)
-        wanted = check(value) if check else ""
-        if wanted:
-            yield f"has {_ARTICLE.get(table, 'an')} {table}.json with {key} {_short(value)}, which is not {wanted}"
+        if key in checks and (wanted := checks[key](value)):
+            yield f"{key} {_short(value)}", wanted
 
 
 def _short(value: Any) -> str:
@@ -162,7 +165,6 @@ _FIELDS: dict[str, dict[str, _Check]] = {
     "link": {"noarch": _or_none(_noarch_link), "package_metadata_version": _number(_LARGEST_NUMBER)},
     "paths": {"paths_version": _one_of(1)},
 }
-_ARTICLE = dict.fromkeys(("run_exports", "link", "paths"), "a")
 _ROW: dict[str, _Check] = {
     "path_type": _one_of("hardlink", "softlink", "directory"),
     "sha256": _or_none(_hash),

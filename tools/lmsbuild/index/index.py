@@ -85,7 +85,6 @@ def _read(folder: Path, wheels: Sequence[Path]) -> _Index:
             f"{folder} has an index.json that is not of an index of wheels ({error}): put back the one that was "
             "published, or give another folder"
         ) from error
-    _check_page(folder / "index.html")
     return _Index(folder, rows, read_seen(folder / SEEN, _COMMAND))
 
 
