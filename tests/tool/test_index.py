@@ -277,7 +277,7 @@ def test_no_wheel_at_all(folder: Path, tmp_path: Path) -> None:
     with pytest.raises(NoSuchFile, match="there is no file"):
         index.publish(folder, [tmp_path / "none.whl"])
     os.mkfifo(tmp_path / "pipe-1-py3-none-any.whl")
-    with pytest.raises(NoSuchFile, match="is no regular file"):
+    with pytest.raises(NoSuchFile, match="it is no file, but a folder, pipe or device"):
         index.publish(folder, [tmp_path / "pipe-1-py3-none-any.whl"])
     assert not folder.exists()
 

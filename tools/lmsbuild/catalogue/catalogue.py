@@ -11,7 +11,7 @@ from typing import Any
 
 from lmsbuild.catalogue import forms
 from lmsbuild.errors import AmbiguousTag, BadSources, UnknownFramework, UnknownPackage, UnknownTag
-from lmsbuild.published.folder import read_file
+from lmsbuild.published.regular_file import read_file
 
 if sys.version_info >= (3, 11):
     import tomllib

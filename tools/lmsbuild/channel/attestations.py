@@ -16,7 +16,7 @@ from typing import Any
 
 from lmsbuild.errors import BadAttestation
 from lmsbuild.published import strict_json
-from lmsbuild.published.folder import read_file
+from lmsbuild.published.regular_file import read_file
 
 KEY = "attestations_sha256"  # in a package's record
 LARGEST = 1 << 26  # bytes of the attestations of one package

@@ -14,7 +14,7 @@ from lmsbuild.conda import package_file, runpath, tools
 from lmsbuild.conda.package_file import Package
 from lmsbuild.conda.platforms import Platform, read_platforms
 from lmsbuild.errors import BadChannel, DamagedPackage, DamagedWheel
-from lmsbuild.published.folder import read_file
+from lmsbuild.published.regular_file import read_file
 
 _ANEW = "`lmsbuild channel repair` writes it anew"
 _LARGEST_SHOWN = 20  # findings

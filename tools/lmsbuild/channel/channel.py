@@ -28,6 +28,7 @@ from lmsbuild.errors import BadChannel, DamagedPackage, NoSuchFile, PackageConfl
 from lmsbuild.published import folder as published
 from lmsbuild.published import strict_json
 from lmsbuild.published.folder import SEEN, Published, publishing, read_json, read_seen, stamp, write
+from lmsbuild.published.regular_file import read_file
 
 NOARCH = "noarch"
 _COMMAND = "lmsbuild channel publish"
@@ -346,7 +347,7 @@ def add(folder: Folder, package: Package, found: Digest) -> None:
 def _attest(folder: Folder, name: str, given: Path) -> None:
     """Takes up the attestations of a package in the file `given`, if there is one."""
     record = folder.records[name]
-    if given.is_file() and hashlib.sha256(published.read_file(given, attestations.LARGEST)).hexdigest() != record.get(
+    if given.is_file() and hashlib.sha256(read_file(given, attestations.LARGEST)).hexdigest() != record.get(
         attestations.KEY
     ):
         data = attestations.joined(folder.path / name, record, given)

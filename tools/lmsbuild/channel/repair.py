@@ -19,7 +19,8 @@ from lmsbuild.conda import package_file
 from lmsbuild.conda.package_file import SUFFIXES, shown
 from lmsbuild.errors import BadAttestation, BadChannel, DamagedPackage, NoSuchFile, PackageConflict, WrongSubdir
 from lmsbuild.published import folder as published
-from lmsbuild.published.folder import publishing, read_file, stamp
+from lmsbuild.published.folder import publishing, stamp
+from lmsbuild.published.regular_file import read_file
 
 SET_ASIDE = "set-aside"  # the folder
 

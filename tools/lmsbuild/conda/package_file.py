@@ -19,7 +19,7 @@ from typing import IO, Any, cast
 from lmsbuild.conda import archive
 from lmsbuild.errors import DamagedPackage, NoSuchFile
 from lmsbuild.published import strict_json
-from lmsbuild.published.folder import open_file
+from lmsbuild.published.regular_file import open_file
 from lmsbuild.wheel.input_file import InputFile
 
 SUFFIXES = (".conda", ".tar.bz2")

@@ -21,7 +21,8 @@ from lmsbuild import report, workspace
 from lmsbuild.errors import BadChannel, DamagedWheel, FolderInUse, NoSuchFile, PackageConflict
 from lmsbuild.index import pages
 from lmsbuild.index.pages import Row
-from lmsbuild.published.folder import SEEN, Published, publishing, read_file, read_json, read_seen, stamp, write
+from lmsbuild.published.folder import SEEN, Published, publishing, read_json, read_seen, stamp, write
+from lmsbuild.published.regular_file import read_file
 from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.wheel import WheelFile, file_sha256, parse_name
 

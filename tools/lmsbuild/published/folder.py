@@ -6,20 +6,19 @@ once is not hashed again while its size and date stay the same; `lmsbuild-index.
 
 from __future__ import annotations
 
-import errno
 import hashlib
 import os
 import re
-import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from lmsbuild.errors import NOT_WRITABLE, BadChannel, OutputNotWritable, disk_failures
 from lmsbuild.lock import locked
 from lmsbuild.published import strict_json
+from lmsbuild.published.regular_file import read_file
 
 SEEN = "lmsbuild-index.json"
 _LOCK = ".lmsbuild-lock"
@@ -59,23 +58,6 @@ def remove_leftovers(folder: Path) -> None:
     for path in folder.iterdir():
         if _ASIDE.fullmatch(path.name) and (path.is_symlink() or not path.is_dir()):  # a folder is none of ours
             path.unlink()
-
-
-def open_file(path: Path) -> IO[bytes]:
-    """Opens a file to read it. Raises OSError, also of what is no file, such as a pipe, which is not waited for."""
-    opened = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(opened).st_mode):
-        os.close(opened)
-        raise OSError(errno.EINVAL, "it is no file, but a folder, pipe or device", str(path))
-    return os.fdopen(opened, "rb")
-
-
-def read_file(path: Path, largest: int = strict_json.LARGEST) -> bytes:
-    """What a file holds. Raises OSError, also when it is larger than `largest` bytes."""
-    with open_file(path) as file:
-        if os.fstat(file.fileno()).st_size > largest:
-            raise OSError(errno.EFBIG, f"it has more than {largest} bytes", str(path))
-        return file.read()
 
 
 def read_json(path: Path, written_by: str) -> dict[str, Any]:

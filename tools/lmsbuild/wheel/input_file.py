@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import io
 import os
-import stat
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
@@ -17,6 +16,7 @@ from types import TracebackType
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from lmsbuild.errors import NoSuchFile, disk_failures
+from lmsbuild.published.regular_file import open_descriptor
 
 if TYPE_CHECKING:
     from typing_extensions import Self
@@ -31,14 +31,11 @@ class InputFile:
         """Raises NoSuchFile, also for what is no regular file; a pipe or device is not waited for."""
         self.path = path
         try:
-            self._descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+            self._descriptor = open_descriptor(path)
         except FileNotFoundError as error:
             raise NoSuchFile(f"there is no file {path}") from error
         except OSError as error:
             raise NoSuchFile(f"cannot read {path}: {error.strerror}") from error
-        if not stat.S_ISREG(os.fstat(self._descriptor).st_mode):
-            self.close()
-            raise NoSuchFile(f"{path} is no regular file: give one")
 
     def __enter__(self) -> Self:
         return self
