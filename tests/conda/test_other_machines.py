@@ -1,7 +1,8 @@
 """The pager's test suite as programs for POWER and ARM, emulated, with the pages that such machines have.
 
 Needs cross-compilers and an emulator, which are Debian's packages g++-powerpc64le-linux-gnu, g++-aarch64-linux-gnu and
-qemu-user-static. LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones.
+qemu-user-static. LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones, LMS_TEST_FULL=1 runs all
+programs on ARM.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ import pytest
 import presets
 from machines import MACHINES, Machine
 from presets import PAGER
+from samples import FULL
 
 ROOT = Path(__file__).parents[2]
 SUITE = ROOT / "tests/pager"
@@ -41,7 +43,7 @@ NOT_EMULATED = {
 # What runs on each; the last one has what depends on the size of pages.
 PROGRAMS = {
     "ppc64le": ("units", "failures", "faults", "forks", "host_pages", "model", "stress", "trace"),
-    "aarch64": ("units", "failures", "faults", "forks", "host_pages", "model", "stress", "trace"),
+    "aarch64": ("units", "faults", "stress", *(("failures", "forks", "host_pages", "model", "trace") if FULL else ())),
     "aarch64-64k": ("units", "model"),
 }
 

@@ -1,6 +1,7 @@
 """Runs every case of the test programs of the CUDA backend, and of the pager on it, plain and under the sanitizers.
 
-LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones.
+LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones. LMS_TEST_FULL=1 runs those of one thread
+under ThreadSanitizer, too.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from presets import FLAVOURS, Builds
+from samples import FULL
 
 HERE = Path(__file__).parent
 PROGRAMS = ("backend_units", "backend_model", "pager_units", "sharing_units")
@@ -22,6 +24,8 @@ WITHOUT_THREAD_SANITIZER = {
     "every_call_fails_once",  # these two have one thread, and would take minutes
     "random_sizes_need_few_mappings",
 }
+# By flavour; every program under the others.
+PROGRAMS_UNDER = {} if FULL else {"thread": ("backend_model", "pager_units", "sharing_units")}
 SANITIZER_OPTIONS = {"TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 TIMEOUT_S = 300
 
@@ -31,7 +35,7 @@ def cases() -> list[tuple[str, str, str]]:
     return [
         (flavour, program, case)
         for flavour in FLAVOURS
-        for program in PROGRAMS
+        for program in PROGRAMS_UNDER.get(flavour, PROGRAMS)
         for case in CASE.findall((HERE / f"{program}.cc").read_text())
         if flavour != "thread" or case not in WITHOUT_THREAD_SANITIZER
     ]

@@ -50,6 +50,7 @@ from lmsbuild.errors import (
     WrongResult,
     WrongVersion,
 )
+from samples import FULL
 
 MIB = 1 << 20
 ABOUT = results.About(
@@ -984,6 +985,7 @@ def test_interrupted(cuda_python: Path, build: Path, tmp_path: Path, how: signal
 # ---- the simulated device, with operators
 
 
+@pytest.mark.skipif(not FULL, reason="needs LMS_TEST_FULL=1 and a machine that does nothing else")
 def test_the_load_is_kernels_where_there_are_kernels(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
     """Here a kernel is the CPU's, so it runs where it does not touch what it must not."""
     words = [cuda_python, process.PROGRAMS / "mapping.py", 3, 4 * MIB, f"products:{MIB // 8}", f"adds:{MIB // 8}"]
@@ -1018,7 +1020,7 @@ def test_the_load_is_kernels_where_there_are_kernels(cuda_python: Path, on_simul
     assert all(median > 0 for each in row["launch"].values() for median in each["median"])
 
 
-@pytest.mark.parametrize(("case", "scale"), [("odd", 0.125), ("resnet", 0.0625)])
+@pytest.mark.parametrize(("case", "scale"), [("odd", 0.125), *([("resnet", 0.0625)] if FULL else [])])
 def test_odd_shapes_train_to_the_same_bits(
     cuda_python: Path, train_environment: dict[str, str], case: str, scale: float
 ) -> None:

@@ -1,4 +1,7 @@
-"""Predicted training steps (predictions/): they keep what can be said of them without a GPU."""
+"""Predicted training steps (predictions/): they keep what can be said of them without a GPU.
+
+LMS_TEST_FULL=1 compares LMS with what else there is, and predicts programs of several GPUs, too.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +14,7 @@ import pytest
 
 from checks import RUNNER
 from predictions import literature, machine, predict, timeline
+from samples import FULL
 
 H200 = predict.Machine("h200")
 
@@ -22,6 +26,8 @@ def predictor(cuda_python: Path, train_environment: dict[str, str]) -> predict.P
 
 @pytest.fixture(scope="module")
 def found(predictor: predict.Predictor) -> dict[str, predict.Predicted]:
+    if not FULL:
+        pytest.skip("needs LMS_TEST_FULL=1: three minutes")
     return predictor.compare(H200, "transformer")
 
 
@@ -89,7 +95,7 @@ def test_every_program_is_known() -> None:
     assert re.findall(r'^    "(\w+)": ', text, re.MULTILINE) == list(predict.PROGRAMS)
 
 
-@pytest.mark.parametrize("program", ["streams", "functions", "graph", "pipeline", "processes"])
+@pytest.mark.parametrize("program", ["streams", "functions", "graph", *(["pipeline", "processes"] if FULL else [])])
 def test_a_program_is_predicted(program: str, predictor: predict.Predictor) -> None:
     stock = predictor.predict(H200, program, "stock", "stock")
     lms = predictor.predict(H200, program, "lms 2x", f"lms:{stock.peak // 2}")

@@ -1,4 +1,7 @@
-"""Runs every case of simulator_units.cc: the simulated CUDA notices what a device would suffer from."""
+"""Runs every case of simulator_units.cc: the simulated CUDA notices what a device would suffer from.
+
+LMS_TEST_FULL=1 runs them under ThreadSanitizer, too.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from presets import Builds
+from samples import FULL
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "simulator_units.cc"
@@ -52,7 +56,7 @@ def cases() -> list[tuple[str, str, str]]:
         ("plain", "deterministic"),
         ("plain", "threads"),
         ("address", "threads"),
-        ("thread", "threads"),
+        *([("thread", "threads")] if FULL else []),
     ):
         for case in CASES:
             if (mode == "deterministic" or case not in DETERMINISTIC) and (

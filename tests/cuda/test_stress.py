@@ -35,7 +35,7 @@ from samples import FULL
 TAG = "v2.6.0"
 FIRST_SEED = int(os.environ.get("LMS_TEST_SEED", "1"))
 SEEDS = int(os.environ.get("LMS_TEST_SEEDS", "20" if FULL else "4"))
-STEPS = 1_000_000 if FULL else 200_000
+STEPS = 1_000_000 if FULL else 60_000
 TIMEOUT_S = 900
 TOTALS = re.compile(r"^out (\d+) MiB, in (\d+) MiB, foreseen (\d+), ", re.MULTILINE)
 
@@ -87,7 +87,7 @@ RUNS = [
     Run("object", 5, 10_000, tag="v1.13.1", threads=3, options=REAL_THREADS),
     *([Run("object", 6, 50_000, tag="v1.13.1", flavour="address")] if FULL else []),
     Run("address", 1, STEPS // 10, flavour="address"),
-    Run("address", 2, 60_000, flavour="address", threads=3, policy="iteration"),
+    Run("address", 2, 60_000 if FULL else 20_000, flavour="address", threads=3, policy="iteration"),
     Run("address", 3, 10_000, flavour="address", threads=3, options=REAL_THREADS),
     Run("thread", 1, 20_000, flavour="thread", threads=3),
     Run("thread", 2, 20_000, flavour="thread", threads=3, policy="iteration"),

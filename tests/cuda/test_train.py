@@ -1,7 +1,8 @@
 """Trains the programs under train_programs/ with a grafted CUDA wheel on the simulated CUDA, whose kernels are the CPU's
 (operators/stand_in.h): whole training programs under memory pressure, equal to the bit to the same on the CPU.
 
-LMS_TEST_SEEDS sets how many seeds of the schedule each program is run with for each limit and policy.
+LMS_TEST_SEEDS sets how many seeds of the schedule each program is run with for each limit and policy: two with
+LMS_TEST_FULL=1, and otherwise one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Runs every check under programs/ with the interpreter that has the built wheel.
 
-To run one alone: ``python programs/run_checks.py checks_handout check_raw_pointers`` with that interpreter.
+LMS_TEST_FULL=1 runs those of LONG, too. To run one alone: ``python programs/run_checks.py checks_handout check_raw_pointers`` with that interpreter.
 """
 
 from __future__ import annotations
@@ -11,8 +11,15 @@ from pathlib import Path
 import pytest
 
 from checks import Outcomes, parameters
+from samples import FULL
 
 PROGRAMS = Path(__file__).parent / "programs"
+# Others do the same with fewer processes, or with less memory.
+LONG = (
+    *("check_three_of_which_some_work", "check_four_of_which_some_work"),
+    *("check_convnet_at_half", "check_lstm_at_half", "check_transformer_at_half", "check_unet3d_at_half"),
+)
+CHECKS = [each for each in parameters(PROGRAMS) if FULL or each.values[1] not in LONG]
 
 
 @pytest.fixture(scope="session")
@@ -29,7 +36,7 @@ def outcomes(lms_python: Path, request: pytest.FixtureRequest, tmp_path_factory:
     return Outcomes(request.session.items, "test_check", lms_python, environment, scratch)
 
 
-@pytest.mark.parametrize(("module", "name"), parameters(PROGRAMS))
+@pytest.mark.parametrize(("module", "name"), CHECKS)
 def test_check(module: str, name: str, outcomes: Outcomes) -> None:
     outcome = outcomes.of(module, name)
     if outcome["status"] == "skipped":

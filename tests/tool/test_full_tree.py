@@ -3,8 +3,8 @@
 The tree is configured as `--mode full --source debian` configures it, and of its thousand objects those of the added files are
 made, with all that they need: sources that the build generates, and none of the libraries.
 
-LMS_TEST_FULL=1 compiles the files for CUDA, too, by the rule of one for the CPU, as the framework has no rule for them in
-this build.
+That takes minutes, and LMS_TEST_FULL=1. It compiles the files for CUDA, too, by the rule of one for the CPU, as the framework
+has no rule for them in this build.
 """
 
 from __future__ import annotations
@@ -29,6 +29,8 @@ from lmsbuild.full import plan
 from lmsbuild.patch.patch import Patch, apply_to_checkout, find_patch
 from lmsbuild.source import debian, source
 from samples import FULL
+
+pytestmark = pytest.mark.skipif(not FULL, reason="needs LMS_TEST_FULL=1, and takes minutes")
 
 PATCHES = paths.patches_folder()
 TAG = catalogue.find_tag(PATCHES, "pytorch:v2.6.0")
@@ -148,7 +150,6 @@ def test_the_library_exports_what_is_declared_and_nothing_else(compiled: Compile
     assert len({symbol for symbol in hidden if _is_ours(symbol)}) > len(ours)
 
 
-@pytest.mark.skipif(not FULL, reason="needs LMS_TEST_FULL=1, and takes minutes")
 def test_the_library_for_cuda_finds_what_it_needs_in_that_for_the_cpu(compiled: Compiled, tmp_path: Path) -> None:
     runtime = cuda.unpack(PATCHES, TAG.cuda, paths.cache_folder(), tmp_path / "cuda")
     macros = runtime.include / "c10/cuda/impl/cuda_cmake_macros.h"  # as CMake makes it

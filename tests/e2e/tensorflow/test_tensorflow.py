@@ -2,8 +2,8 @@
 
 The newest release and one with Keras 2 run all but those of checks_tf_every_release, which an old one runs, with the
 interpreter that it is for. LMS_TEST_TENSORFLOW_TAGS names more old releases, such as "v2.2.0 v2.12.0". The checks of
-checks_tf_estimator run on the newest that has Estimators, and those of ALIKE and ALIKE_CHECKS on the newest of all;
-LMS_TEST_FULL=1 runs them on every one that can.
+checks_tf_estimator and those of MODELS run on the one with Keras 2, and those of ALIKE on the newest; LMS_TEST_FULL=1 runs
+them on every one that can, and those of LONG at all.
 
 To run one alone, with the interpreter that the fixture made and programs/ in PYTHONPATH:
 ``LMS_TEST_FRAMEWORK=tensorflow python ../programs/run_checks.py checks_tf_handout check_sessions``.
@@ -31,7 +31,9 @@ ALIKE = (
     *("checks_tf_handout", "checks_tf_ram", "checks_tf_requests"),
     *("checks_tf_sharing", "checks_tf_switching", "checks_tf_tuning"),
 )
-ALIKE_CHECKS = ("check_lstm_in_fit", "check_unet3d_in_a_loop")  # another is run in each of these ways
+# The newest has what each of these does in checks of its own.
+MODELS = ("check_convnet_in_fit", "check_lstm_in_fit", "check_transformer_in_a_loop", "check_unet3d_in_a_loop")
+LONG = ("check_two_that_train",)
 OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
 ESTIMATOR_MODULE = "checks_tf_estimator"
@@ -50,8 +52,8 @@ def every_check() -> list[Any]:
 def runs(tag: str, module: str, name: str) -> bool:
     if module == ESTIMATOR_MODULE:
         return number(tag) < number(FIRST_WITHOUT_ESTIMATORS) and (FULL or tag == NEW_TAGS[0])
-    if not FULL and (module in ALIKE or name in ALIKE_CHECKS):
-        return tag == NEW_TAGS[-1]
+    if not FULL and (module in ALIKE or name in MODELS):
+        return tag == NEW_TAGS[0 if name in MODELS else -1] and name not in LONG
     return (module == OLD_MODULE) == (tag in OLD_TAGS)
 
 
