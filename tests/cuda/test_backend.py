@@ -1,7 +1,7 @@
-"""Runs every case of the test programs of the CUDA backend, and of the pager on it, plain and under the sanitizers.
+"""Runs every case of the test programs of the CUDA backend, and of the pager on it, under the sanitizers.
 
-LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones. LMS_TEST_FULL=1 runs those of one thread
-under ThreadSanitizer, too.
+LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones. LMS_TEST_FULL=1 runs them plain, and
+those of one thread under ThreadSanitizer.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ WITHOUT_THREAD_SANITIZER = {
     "random_sizes_need_few_mappings",
 }
 # By flavour; every program under the others.
-PROGRAMS_UNDER = {} if FULL else {"thread": ("backend_model", "pager_units", "sharing_units")}
+PROGRAMS_UNDER = {} if FULL else {"plain": (), "thread": ("backend_model", "pager_units", "sharing_units")}
 SANITIZER_OPTIONS = {"TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 TIMEOUT_S = 300
 

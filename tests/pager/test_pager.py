@@ -1,6 +1,7 @@
 """Runs every case of the pager's test programs, plain and under the sanitizers.
 
-LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones.
+LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones. LMS_TEST_FULL=1 runs all programs under
+ThreadSanitizer.
 """
 
 from __future__ import annotations
@@ -14,10 +15,20 @@ from pathlib import Path
 import pytest
 
 from presets import FLAVOURS
+from samples import FULL
 
 HERE = Path(__file__).parent
 CASE = re.compile(r"^CASE(_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
 TIMEOUT_S = 120
+THREADED = (
+    "disk",
+    "faults",
+    "forks",
+    "sharers",
+    "sharing",
+    "stress",
+    "units",
+)  # what has threads of its own, above all
 
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1",
@@ -35,7 +46,8 @@ def cases() -> list[tuple[str, str, str]]:
     for source in sorted(HERE.glob("*.cc")):
         for flavour in FLAVOURS:
             for without_sanitizer, name in CASE.findall(source.read_text()):
-                if flavour == "plain" or not without_sanitizer:
+                left_out = flavour == "thread" and not FULL and source.stem not in THREADED
+                if (flavour == "plain" or not without_sanitizer) and not left_out:
                     found.append((flavour, source.stem, name))
     return found
 

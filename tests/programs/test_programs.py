@@ -18,7 +18,7 @@ from samples import FULL
 
 STOCK = "stock"
 RUNS = ("ample", *(("0.5",) if FULL else ()), "0.15", "0.15:store")  # compared with that
-SLOW = ("aot_inductor",)  # takes minutes to compile
+SLOW = ("aot_inductor", "monai_unet")
 NAMES = [name for name in program_runs.NAMES if FULL or name not in SLOW]
 AT_ONCE = 2  # programs
 

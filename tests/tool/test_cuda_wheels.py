@@ -33,7 +33,7 @@ class Grafted:
     base: Path  # the official wheel
 
 
-@pytest.fixture(scope="module", params=["cuda_wheel", *(["v2.11.0"] if FULL else []), "v2.15.0"])
+@pytest.fixture(scope="module", params=["cuda_wheel", *(["v2.11.0", "v2.15.0"] if FULL else [])])
 def made(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,
