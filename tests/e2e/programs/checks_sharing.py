@@ -7,9 +7,11 @@ import hashlib
 import json
 import multiprocessing
 import os
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from common import MIB, Group, directory, raises
+from common import MIB, Group, raises
 from support import data, enable, models, python, same, stat
 from torch.lms import _top
 
@@ -29,9 +31,12 @@ UNMANAGED = 3 * MIB  # of small tensors and an operation's own buffers, while a 
 @contextmanager
 def meeting_point() -> Iterator[str]:
     """A folder, in which the processes also meet."""
-    with directory() as folder:
+    folder = tempfile.mkdtemp()
+    try:
         os.environ["LMS_SHARE"] = str(Path(folder, "meet"))
         yield folder
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)  # a process that still shares makes its file there anew
 
 
 def anonymous_bytes(pid: int) -> int:

@@ -33,7 +33,10 @@ ALIKE = (
 )
 # The newest has what each of these does in checks of its own.
 MODELS = ("check_convnet_in_fit", "check_lstm_in_fit", "check_transformer_in_a_loop", "check_unet3d_in_a_loop")
-LONG = ("check_outputs_that_stay", "check_stores_in_files", "check_two_that_train")
+LONG = (
+    *("check_lstm_in_fit", "check_outputs_that_stay", "check_stores_in_files"),
+    *("check_two_that_train", "check_unet3d_in_a_loop"),
+)
 OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
 ESTIMATOR_MODULE = "checks_tf_estimator"
