@@ -1,6 +1,7 @@
 """Runs every check under programs/ with the interpreter that has the built wheel.
 
-LMS_TEST_FULL=1 runs those of LONG, too. To run one alone: ``python programs/run_checks.py checks_handout check_raw_pointers`` with that interpreter.
+LMS_TEST_FULL=1 runs those of LONG, too. To run one alone:
+``python programs/run_checks.py checks_handout check_raw_pointers`` with that interpreter.
 """
 
 from __future__ import annotations

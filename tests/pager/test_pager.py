@@ -20,15 +20,8 @@ from samples import FULL
 HERE = Path(__file__).parent
 CASE = re.compile(r"^CASE(_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
 TIMEOUT_S = 120
-THREADED = (
-    "disk",
-    "faults",
-    "forks",
-    "sharers",
-    "sharing",
-    "stress",
-    "units",
-)  # what has threads of its own, above all
+# What has threads of its own, above all.
+THREADED = ("disk", "faults", "forks", "sharers", "sharing", "stress", "units")
 
 SANITIZER_OPTIONS = {
     "ASAN_OPTIONS": "detect_leaks=1",

@@ -36,11 +36,12 @@ CUDA_SAMPLE = (
     *("v1.3.1", "v1.5.1", "v1.8.1", "v1.9.1", "v1.12.1"),
     *("v2.1.2", "v2.2.2", "v2.3.1", "v2.5.1", "v2.7.1", "v2.8.0", "v2.9.1", "v2.10.0", "v2.12.1", "v2.14.1"),
 )
+NEWEST = "v2.15.0"  # whose wheel test_cuda_wheels.py builds with LMS_TEST_FULL=1
 # What changes: the observer's interface, how operators are registered, kinds of tensors. LMS_TEST_GLUE_TAGS, such as
 # "v1.8.0 v1.12.1", names more.
 WHOLE_SAMPLE = ("v1.1.0", "v1.3.1", "v1.7.1", "v1.10.2", "v2.0.1", "v2.4.1")
 if not FULL:
-    CUDA_SAMPLE, WHOLE_SAMPLE = CUDA_SAMPLE[::4], WHOLE_SAMPLE[::4]
+    CUDA_SAMPLE, WHOLE_SAMPLE = (*CUDA_SAMPLE[::4], NEWEST), WHOLE_SAMPLE[::4]
 WHOLE_SAMPLE += tuple(os.environ.get("LMS_TEST_GLUE_TAGS", "").split())
 
 

@@ -31,14 +31,14 @@ FILES = {
     "test_autograd.py": 0.1,
     "test_nn.py": 0.05,
     "test_serialization.py": 0.1,
-    "test_linalg.py": 0.015,
-    "distributed/test_c10d_gloo.py": 0.1,
-    # Too slow for every run.
     "test_dataloader.py": 0.05,
     "test_jit.py": 0.03,
+    "test_linalg.py": 0.015,
     "test_sparse.py": 0.02,
+    "distributed/test_c10d_gloo.py": 0.1,
     "distributed/rpc/test_tensorpipe_agent.py": 0.03,
 }
+SLOW = ("test_dataloader.py", "test_jit.py", "test_sparse.py", "distributed/rpc/test_tensorpipe_agent.py")
 
 
 @dataclass(frozen=True)
