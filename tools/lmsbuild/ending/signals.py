@@ -6,8 +6,9 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import FIRST_COMPLETED, Future, wait
-from contextlib import contextmanager
+from concurrent.futures import Future
+from contextlib import contextmanager, suppress
+from queue import Empty, SimpleQueue
 from types import FrameType
 from typing import TypeVar
 
@@ -59,12 +60,20 @@ def postponed() -> Iterator[None]:
 
 def completed(futures: Iterable[Future[T]]) -> Iterator[Future[T]]:
     """The futures as they are done, like as_completed; but of two signals at once both can go to threads that do not wake the one
-    which waits without end.
+    which waits without end. Each future costs the same, however many there are.
     """
+    done: SimpleQueue[Future[T]] = SimpleQueue()
     left = set(futures)
-    while left:
-        done, left = wait(left, timeout=_LONGEST, return_when=FIRST_COMPLETED)
-        yield from done
+    for future in left:
+        future.add_done_callback(done.put)
+    for _ in range(len(left)):
+        yield _next_of(done)
+
+
+def _next_of(done: SimpleQueue[T]) -> T:
+    while True:
+        with suppress(Empty):
+            return done.get(timeout=_LONGEST)
 
 
 def _end(number: int, frame: FrameType | None) -> None:
