@@ -5,7 +5,6 @@ from __future__ import annotations
 import platform
 import re
 import stat
-import zipfile
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -185,8 +184,8 @@ def _build(options: Options) -> Path:
             changed[f"{wheel.dist_info}/{sbom.MEMBER}"] = _sbom(options, wheel, digest, compiled)
             finished = scratch / compiled.identity.file_name
             copied = _write(wheel, changed, compiled, finished)
-        target = options.output / finished.name
-        readback.check_and_publish(finished, copied, target)
+            target = options.output / finished.name
+            readback.check_and_publish(finished, copied, target)
     return target
 
 
@@ -450,17 +449,12 @@ def _date(wheel: WheelFile) -> source_date.Date:
     return wheel.members[f"{wheel.dist_info}/RECORD"].date_time if chosen is None else source_date.archive_date(chosen)
 
 
-def _write(
-    wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, target: Path
-) -> dict[str, zipfile.ZipInfo]:
-    """Writes the patched wheel: members in the base wheel's order, then new ones by name, then the dist-info folder.
-
-    Returns those that are copies of the base wheel's, by their names in the new one.
-    """
+def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, target: Path) -> readback.Copied:
+    """Writes the patched wheel: members in the base wheel's order, then new ones by name, then the dist-info folder."""
     record, identity = {**wheel.record(), **compiled.corrected}, compiled.identity
     old_record = f"{identity.old_dist_info}/RECORD"
     rows: list[tuple[str, str, str]] = []
-    copied: dict[str, zipfile.ZipInfo] = {}
+    copied: dict[str, str] = {}
     contents = dict(changed)
     tags = f"{identity.old_dist_info}/WHEEL"
     contents[tags] = _edit_tags(wheel.read(tags), identity)
@@ -485,7 +479,7 @@ def _write(
                 else:
                     assert info is not None
                     writer.copy(source, info, final)
-                    copied[final] = info
+                    copied[final] = name
                     if not info.is_dir():
                         rows.append((final, *record[name]))
                 show(done)
@@ -493,4 +487,4 @@ def _write(
         info = wheel.members[old_record]
         writer.add(name, record_text([*rows, (name, "", "")]), stat.S_IMODE(info.external_attr >> 16) or 0o644)
         writer.finish()
-    return copied
+    return readback.Copied(wheel, copied, record)

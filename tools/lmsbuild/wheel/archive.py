@@ -77,6 +77,15 @@ def _unpacked(file: BinaryIO, info: zipfile.ZipInfo) -> Iterator[bytes]:
         raise DamagedWheel(f"the archive is damaged at {info.filename}: download it again")
 
 
+def is_copy(file: BinaryIO, info: zipfile.ZipInfo, base: BinaryIO, original: zipfile.ZipInfo) -> bool:
+    """Whether a member is, compressed bytes and all, one of another archive. Raises DamagedWheel."""
+    facts, expected = ((each.CRC, each.file_size, each.compress_size, each.compress_type) for each in (info, original))
+    return facts == expected and all(
+        copied == chunk
+        for copied, chunk in zip(compressed_chunks(file, info), compressed_chunks(base, original), strict=True)
+    )
+
+
 class ArchiveWriter:
     """Writes an archive member by member; the same calls give the same bytes. Not thread-safe."""
 

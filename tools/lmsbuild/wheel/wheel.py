@@ -11,7 +11,7 @@ import re
 import struct
 import threading
 import zipfile
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -162,15 +162,9 @@ class WheelFile:
             found[name] = digest, size
         return found
 
-    def verify(
-        self, unpack: Callable[[str], Path | None], on_bytes: Callable[[int], None], vouched: bool = False
-    ) -> dict[str, tuple[str, str]]:
-        """Checks every member against RECORD.
-
-        `unpack` names the file that a member is unpacked to on the way, or None; it is called on the calling thread.
-        `on_bytes` gets the number of bytes checked so far, on any thread. With `vouched` the hash of the whole file is known
-        to be right; hash and size of the members of which RECORD says something else are then returned, by name. Raises
-        TamperedWheel or DamagedWheel.
+    def listed(self) -> dict[str, tuple[str, str]]:
+        """Hash and size by name, of each member that has to have them. Raises TamperedWheel or DamagedWheel where RECORD and the
+        archive do not have the same members.
         """
         record = self.record()
         missing = sorted(set(record) - set(self.members))
@@ -178,16 +172,37 @@ class WheelFile:
             raise DamagedWheel(f"{self.path.name} lacks {missing[0]}, which its RECORD lists: download it again")
         record_name = f"{self.dist_info}/RECORD"
         exempt = {record_name, *(record_name + suffix for suffix in _UNSIGNED)}
-        jobs = []
+        found = {}
         for name, info in self.members.items():
             if info.is_dir() or name in exempt:
                 continue
             if name not in record or not record[name][0]:
                 raise TamperedWheel(f"{name} is in {self.path.name}, but not in its RECORD: do not use this file")
+            found[name] = record[name]
+        return found
+
+    def verify(
+        self,
+        unpack: Callable[[str], Path | None],
+        on_bytes: Callable[[int], None],
+        vouched: bool = False,
+        known: Collection[str] = (),
+    ) -> dict[str, tuple[str, str]]:
+        """Checks every member against RECORD, but for the contents of those that are `known`.
+
+        `unpack` names the file that a member is unpacked to on the way, or None; it is called on the calling thread.
+        `on_bytes` gets the number of bytes checked so far, on any thread. With `vouched` the hash of the whole file is known
+        to be right; hash and size of the members of which RECORD says something else are then returned, by name. Raises
+        TamperedWheel or DamagedWheel.
+        """
+        jobs = []
+        for name, expected in self.listed().items():
+            if name in known:
+                continue
             target = unpack(name)
             if target is not None:
                 target.parent.mkdir(parents=True, exist_ok=True)
-            jobs.append((info, record[name], target))
+            jobs.append((self.members[name], expected, target))
         jobs.sort(key=lambda job: -job[0].file_size)  # the largest first, so that no thread ends long after the others
         count = _Count(on_bytes)
         with ThreadPoolExecutor(_SIDE_BY_SIDE) as pool:
