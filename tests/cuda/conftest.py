@@ -73,7 +73,7 @@ def tensorflow_gpu_wheel(
             if tensorflow_gpu.is_old(tag):
                 wheel, _ = old_release.build(output, "tensorflow", tag, newest=True)
             else:
-                wheel = wheel_builder(tag, output, "tensorflow")
+                wheel = wheel_builder(tag, "tensorflow")
             tensorflow_gpu.unpack(wheel, folder)
             shutil.rmtree(output)
             known[tag] = folder

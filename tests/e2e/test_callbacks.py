@@ -5,11 +5,12 @@ from __future__ import annotations
 import csv
 import json
 import os
-import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+
+import kept
 
 PROGRAMS = Path(__file__).parent / "callbacks"
 MIB = 1 << 20
@@ -26,22 +27,9 @@ ALONE = (
 
 
 @pytest.fixture(scope="session")
-def libraries(lms_python: Path, pytestconfig: pytest.Config) -> Path:
-    """A folder for PYTHONPATH with the libraries, 200 MB. Kept in pytest's cache folder."""
-    cache = pytestconfig.cache
-    assert cache is not None
-    wanted = " ".join((*WITH_WHAT_THEY_REQUIRE, *ALONE))
-    folder = Path(cache.mkdir("lms-training-libraries"))
-    complete = folder / "complete"
-    if not complete.exists() or complete.read_text() != wanted:
-        shutil.rmtree(folder)
-        words = [lms_python, "-m", "pip", "install", "--quiet", "--no-input", "--disable-pip-version-check"]
-        words += ["--only-binary", ":all:", "--target", folder]
-        environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-        subprocess.run([*words, *WITH_WHAT_THEY_REQUIRE], check=True, env=environment)
-        subprocess.run([*words, "--no-deps", *ALONE], check=True, env=environment)
-        complete.write_text(wanted)
-    return folder
+def libraries(lms_python: Path) -> Path:
+    """A folder for PYTHONPATH with the libraries, 200 MB."""
+    return kept.packages("training-libraries", lms_python, [WITH_WHAT_THEY_REQUIRE, ("--no-deps", *ALONE)])
 
 
 def run(python: Path, libraries: Path, program: str, *words: object) -> None:

@@ -44,7 +44,7 @@ def made(
         wheel: Path = request.getfixturevalue("cuda_wheel")
         yield _grafted(wheel)
         return
-    wheel = wheel_builder(request.param, tmp_path_factory.mktemp("dist"))
+    wheel = wheel_builder(request.param)
     yield _grafted(wheel)
     wheel.unlink()
 
