@@ -99,6 +99,7 @@ FORMS: dict[str, Mapping[Any, Any]] = {
                 {
                     "path": str,
                     "sources": [str],
+                    "apart?": [str],
                     "link": [str],
                     "requires?": str,
                     "cuda?": bool,

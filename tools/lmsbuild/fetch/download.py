@@ -24,14 +24,20 @@ from lmsbuild.fetch import http_requests, pip_command, ranged, resumable
 from lmsbuild.lock import locked
 from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.target import Target
-from lmsbuild.wheel.wheel import file_sha256, parse_name
+from lmsbuild.wheel.wheel import parse_name
 
 _SUM = ".sha256"
 _UPSTREAMS = re.compile(r"cpu|cu\d+")  # the local version labels of PyTorch's own indices
 
 
 def fetch(release: Release, target: Target, cache: Path) -> Path:
-    """Returns the wheel of `release` for `target`, from the cache or the registry.
+    """As `open_wheel`, but only the name of the file."""
+    with open_wheel(release, target, cache) as file:
+        return file.path
+
+
+def open_wheel(release: Release, target: Target, cache: Path, private: Path | None = None) -> InputFile:
+    """The wheel of `release` for `target`, from the cache or the registry; with the folder `private` a copy there, as it was checked.
 
     A file in the cache whose hash is wrong is fetched again. Who uses the file checks it once more, by `check_known`. Safe to call from several processes at once: one
     downloads, the others wait. Raises DownloadFailed or WrongHash.
@@ -39,9 +45,9 @@ def fetch(release: Release, target: Target, cache: Path) -> Path:
     folder = cache / f"{release.package}-{release.version}-{target.interpreter}-{target.machine}-{_source()}"
     lock = folder.with_name(folder.name + ".lock")
     with locked(lock, "another run fetches the same wheel; waiting for it"):
-        kept = _cached(folder, release)
+        kept = _cached(folder, release, private)
         if kept:
-            report.note(f"{kept.name} (cached)")
+            report.note(f"{kept.path.name} (cached)")
             return kept
         shutil.rmtree(folder, ignore_errors=True)
         _remove_leftovers(folder)
@@ -49,13 +55,14 @@ def fetch(release: Release, target: Target, cache: Path) -> Path:
         try:
             chosen = _chosen_links(release, target)
             wheel = _download_known(release, chosen, fresh) or _download(release, target, chosen, fresh)
-            digest = _hash(wheel)
+            with InputFile(wheel) as file:
+                digest = _hash(file)
             _check_catalogue(release, wheel, digest)
             wheel.with_name(wheel.name + _SUM).write_text(digest + "\n")
             os.replace(fresh, folder)
         finally:
             shutil.rmtree(fresh, ignore_errors=True)
-        return folder / wheel.name
+        return InputFile(folder / wheel.name)
 
 
 def check_known(release: Release, wheel: InputFile, private: Path | None = None) -> str:
@@ -63,8 +70,7 @@ def check_known(release: Release, wheel: InputFile, private: Path | None = None)
 
     Returns that hash. Raises WrongHash; says so when it is not known.
     """
-    with report.progress("hash", wheel.size, is_bytes=True) as show:
-        digest = wheel.make_private(private, show) if private else wheel.sha256(show)
+    digest = wheel.private_sha256 or _hash(wheel, private)
     _check_catalogue(release, wheel.path, digest)
     if wheel.path.name not in release.wheels:
         report.note(f"{wheel.path.name} is not in the catalogue: its contents are checked against its own RECORD only")
@@ -178,16 +184,21 @@ def _source() -> str:
     return hashlib.sha256("\n".join(places).encode()).hexdigest()[:8]
 
 
-def _cached(folder: Path, release: Release) -> Path | None:
-    for wheel in folder.glob("*.whl"):
+def _cached(folder: Path, release: Release, private: Path | None) -> InputFile | None:
+    for path in folder.glob("*.whl"):
         try:
-            expected = wheel.with_name(wheel.name + _SUM).read_text().strip()
+            expected = path.with_name(path.name + _SUM).read_text().strip()
         except OSError:
             expected = ""
-        digest = _hash(wheel)
-        if digest == release.wheels.get(wheel.name, expected) == expected:
-            return wheel
-        report.note(f"{wheel.name} in the cache is damaged; fetching it again")
+        wheel = InputFile(path)
+        try:
+            if _hash(wheel, private) == release.wheels.get(path.name, expected) == expected:
+                return wheel
+        except BaseException:
+            wheel.close()
+            raise
+        wheel.close()
+        report.note(f"{path.name} in the cache is damaged; fetching it again")
     return None
 
 
@@ -200,9 +211,9 @@ def _check_catalogue(release: Release, wheel: Path, digest: str) -> None:
         )
 
 
-def _hash(wheel: Path) -> str:
-    with report.progress("hash", wheel.stat().st_size, is_bytes=True) as show:
-        return file_sha256(wheel, show)
+def _hash(wheel: InputFile, private: Path | None = None) -> str:
+    with report.progress("hash", wheel.size, is_bytes=True) as show:
+        return wheel.make_private(private, show) if private else wheel.sha256(show)
 
 
 def _remove_leftovers(folder: Path) -> None:

@@ -13,11 +13,13 @@ import shlex
 import shutil
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from lmsbuild import command
 from lmsbuild.errors import BadSetting, BadSources, CompilerFailed, NoCompiler, NoSpace
+from lmsbuild.graft import objects
 from lmsbuild.patch.series import Graft, Library
 
 if TYPE_CHECKING:
@@ -79,6 +81,41 @@ class Tree:
     cuda: cuda.Runtime | None  # None: no library needs it
     more_headers: tuple[Path, ...] = ()  # folders that are searched last
     new_strings: bool | None = None  # which of libstdc++'s two strings the wheel has; None: read off its library
+    objects: Path | None = None  # the folder that keeps object files for later builds; None: none are kept
+
+
+@dataclass(frozen=True)
+class Unit:
+    """What is compiled to one object file: one source, or those of a library that include the same large headers."""
+
+    name: str  # of the object file, without its ending
+    sources: tuple[str, ...]
+    library: Library
+    macros: tuple[str, ...]
+
+    def write(self, patched: Path, scratch: Path) -> Path:
+        """The file that is compiled, as programs that run in `scratch` know it."""
+        if len(self.sources) == 1:
+            return patched / self.sources[0]
+        file = scratch / f"{self.name}.cc"
+        file.write_text("".join(f'#include "{patched / source}"\n' for source in self.sources))
+        return Path(file.name)
+
+
+def units(libraries: Sequence[Library]) -> list[Unit]:
+    """The object files of the libraries, the slowest of each first."""
+    found = []
+    for library in libraries:
+        found += [
+            Unit(Path(source).stem, (source,), library, ()) for source in library.sources if source in library.apart
+        ]
+        for sources, macros in (
+            (tuple(source for source in library.sources if source not in library.apart), ()),
+            (library.cuda_sources, library.cuda_define),
+        ):
+            if sources:
+                found.append(Unit(Path(sources[0]).stem, sources, library, macros))
+    return found
 
 
 def compile_sources(
@@ -89,9 +126,9 @@ def compile_sources(
     scratch: Path,
     on_done: Callable[[int], None],
 ) -> dict[str, Path]:
-    """Compiles the sources of the libraries and returns the object files, by source.
+    """Compiles the sources of the libraries and returns the object files, by source; several may share one.
 
-    `on_done` gets how many are done. Raises NoCompiler, CompilerFailed, or UnforwardedMethod.
+    `on_done` gets how many object files are done. Raises NoCompiler, CompilerFailed, or UnforwardedMethod.
     """
     cxx = compiler()
     patched, base = _near(tree.patched, scratch), _near(tree.base, scratch)
@@ -110,25 +147,25 @@ def compile_sources(
         *(f"-D{macro}" for macro in graft.define),
         *(f"-isystem{folder}" for folder in (*(base / name for name in graft.include), *more)),
     ]
-    objects = {}
-    commands: list[list[str | Path]] = []
-    for library in libraries:
-        own = [f"-isystem{_near(_runtime(tree).include, scratch)}"] if library.cuda else []
-        for source in (*library.sources, *library.cuda_sources):
-            objects[source] = scratch / f"{Path(source).stem}.o"
-            macros = [f"-D{macro}" for macro in library.cuda_define if source in library.cuda_sources]
-            words: list[str | Path] = [*cxx, *flags, *macros, *own, "-c", patched / source, "-o", objects[source].name]
-            commands.append(words)
     environment = {**os.environ, "TMPDIR": str(scratch)}  # a compiler that is killed leaves its temporary files there
-    for finished in command.run_all(commands, folder=scratch, environment=environment, on_finish=on_done):
+    made: dict[str, Path] = {}
+    calls = []
+    for unit in units(libraries):
+        own = [f"-isystem{_near(_runtime(tree).include, scratch)}"] if unit.library.cuda else []
+        target = scratch / f"{unit.name}.o"
+        made |= dict.fromkeys(unit.sources, target)
+        words = [*flags, *(f"-D{macro}" for macro in unit.macros), *own]
+        source = unit.write(patched, scratch)
+        calls.append(partial(objects.compile_source, cxx, words, source, target, tree.objects, environment))
+    for finished in command.call_all(calls, os.cpu_count() or 1, on_done):
         _check(finished, patched, scratch)
-    _check_made(cxx, objects.values())
+    _check_made(cxx, made.values())
     for library in libraries:
         if library.decorator:
             from lmsbuild.elf import vtable
 
-            vtable.check_decorator([objects[source] for source in library.sources], library.decorator)
-    return objects
+            vtable.check_decorator([made[source] for source in library.sources], library.decorator)
+    return made
 
 
 def build_libraries(
@@ -143,12 +180,13 @@ def build_libraries(
 
     As `compile_sources`; `on_done` gets how many steps are done.
     """
-    objects = compile_sources(libraries, graft, standard, tree, scratch, on_done)
+    made = compile_sources(libraries, graft, standard, tree, scratch, on_done)
+    compiled = len(set(made.values()))
     built = {}
     for library in libraries:
-        own = [objects[source] for source in (*library.sources, *library.cuda_sources)]
-        built[library.path] = _link(library, own, tree, scratch)
-        on_done(len(objects) + len(built))
+        own = dict.fromkeys(made[source] for source in (*library.sources, *library.cuda_sources))
+        built[library.path] = _link(library, list(own), tree, scratch)
+        on_done(compiled + len(built))
     return built
 
 

@@ -6,6 +6,7 @@ import platform
 import re
 import stat
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -73,7 +74,7 @@ def build(options: Options) -> Path:
 def base_wheel(tag: Tag, target: Target, cache: Path, given: Path | None) -> InputFile:
     """The base wheel's file, open: the one that was given, or the registry's. `download.check_known` checks its contents."""
     if given is None:
-        return InputFile(download.fetch(tag, target, cache))
+        return download.open_wheel(tag, target, cache)
     check_identity(given, tag, target)
     return InputFile(given)
 
@@ -170,22 +171,25 @@ def _build(options: Options) -> Path:
     source_date.chosen()
     options.target.check_python(oldest_python(options.patches, options.tag.framework))
     report.stage("base wheel")
-    with (
-        base_wheel(options.tag, options.target, options.cache, options.base_wheel) as base,
-        workspace(options.output) as scratch,
-    ):
+    with ExitStack() as stack:
+        if options.base_wheel:
+            base = stack.enter_context(base_wheel(options.tag, options.target, options.cache, options.base_wheel))
+            scratch = stack.enter_context(workspace(options.output))
+        else:  # hashed while it is copied
+            scratch = stack.enter_context(workspace(options.output))
+            base = stack.enter_context(download.open_wheel(options.tag, options.target, options.cache, scratch))
         digest = download.check_known(options.tag, base, scratch)
-        with WheelFile(base) as wheel:
-            compiled = compile_graft(options, wheel, scratch)
-            report.stage("graft")
-            changed = _changed_files(compiled.graft, compiled.tree.patched, list(compiled.patch.result))
-            changed.update(compiled.edited)
-            changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
-            changed[f"{wheel.dist_info}/{sbom.MEMBER}"] = _sbom(options, wheel, digest, compiled)
-            finished = scratch / compiled.identity.file_name
-            copied = _write(wheel, changed, compiled, finished)
-            target = options.output / finished.name
-            readback.check_and_publish(finished, copied, target)
+        wheel = stack.enter_context(WheelFile(base))
+        compiled = compile_graft(options, wheel, scratch)
+        report.stage("graft")
+        changed = _changed_files(compiled.graft, compiled.tree.patched, list(compiled.patch.result))
+        changed.update(compiled.edited)
+        changed.update({name: file.read_bytes() for name, file in compiled.built.items()})
+        changed[f"{wheel.dist_info}/{sbom.MEMBER}"] = _sbom(options, wheel, digest, compiled)
+        finished = scratch / compiled.identity.file_name
+        copied = _write(wheel, changed, compiled, finished)
+        target = options.output / finished.name
+        readback.check_and_publish(finished, copied, target)
     return target
 
 
@@ -216,9 +220,8 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     if wheel.path.name not in tag.wheels:  # what upstream published is what installers take
         wheel.check_installable()
     libraries = fitting_libraries(graft, wheel)
-    tree = compilation.Tree(
-        scratch / "patched", scratch / "base", _cuda_runtime(wheel, graft, libraries, options, scratch)
-    )
+    runtime = _cuda_runtime(wheel, graft, libraries, options, scratch)
+    tree = compilation.Tree(scratch / "patched", scratch / "base", runtime, objects=options.cache / "objects")
     report.stage("verify")
     corrected = _verify(wheel, tag, graft, libraries, tree, patch.edited)
     _check_catalogue(wheel, graft, tag, tree)
@@ -230,7 +233,7 @@ def compile_graft(options: Options, wheel: WheelFile, scratch: Path) -> Compiled
     report.stage("patch")
     apply_to_folder(patch, tree.patched)
     report.stage("compile")
-    steps = sum(len(library.sources) + len(library.cuda_sources) + 1 for library in libraries)
+    steps = len(compilation.units(libraries)) + len(libraries)
     with report.progress("compile", steps) as show:
         built = compilation.build_libraries(libraries, graft, tag.standard, tree, scratch, show)
     provided = {name for library in libraries for name in library.links_with}

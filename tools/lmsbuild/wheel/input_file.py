@@ -30,6 +30,7 @@ class InputFile:
     def __init__(self, path: Path) -> None:
         """Raises NoSuchFile, also for what is no regular file; a pipe or device is not waited for."""
         self.path = path
+        self.private_sha256 = ""  # of the private copy, if the file is one
         try:
             self._descriptor = open_descriptor(path)
         except FileNotFoundError as error:
@@ -91,7 +92,7 @@ class InputFile:
             digest = self._copy(file.fileno(), on_bytes)
             copied = os.dup(file.fileno())
         self.close()
-        self._descriptor = copied
+        self._descriptor, self.private_sha256 = copied, digest
         return digest
 
     def copy_to(self, target: Path) -> None:

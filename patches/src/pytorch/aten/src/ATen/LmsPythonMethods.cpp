@@ -143,12 +143,17 @@ PythonObject* repeated_call(PythonMethod method, PythonObject* function, PythonO
   return result;
 }
 
-template <size_t index>
-PythonObject* repeated_method(PythonObject* self, PythonObject* arguments, PythonObject* keywords) {
-  const RepeatedMethod& method = repeated_calls->methods[index];
+// What the entries below, of which there are many, have in common: so each of them is a jump.
+__attribute__((noinline)) PythonObject* repeated_method_at(const RepeatedMethod& method, PythonObject* self,
+                                                           PythonObject* arguments, PythonObject* keywords) {
   const bool has_keywords = (method.method->flags & method_has_keywords) != 0;
   return repeated_call(method.stock, method.descriptor, self, arguments, keywords,
                        python_or_none(has_keywords ? keywords : nullptr));
+}
+
+template <size_t index>
+PythonObject* repeated_method(PythonObject* self, PythonObject* arguments, PythonObject* keywords) {
+  return repeated_method_at(repeated_calls->methods[index], self, arguments, keywords);
 }
 
 template <size_t... indices>
