@@ -1,6 +1,6 @@
 """What the tool says while it works: stages, notes, commands and progress bars, all on standard error.
 
-Progress bars show on a terminal only. Standard output carries results, so that it can be piped. rich is not imported
+On a terminal a stage has a spinner or a bar, and its time when it ends; elsewhere it is one line, when it begins. Standard output carries results, so that it can be piped. rich is not imported
 before something is said, so that a script which only reads the catalogue needs no package.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
@@ -17,6 +18,7 @@ from lmsbuild.errors import ReaderGone
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
+    from rich.status import Status
 
 _verbose = False
 
@@ -39,9 +41,61 @@ def masked(text: str) -> str:
     return re.sub(r"(\w://[^\s/:@]*):[^\s/@]*@", r"\1:***@", text)
 
 
+class _Stages:
+    """The stages of a run on a terminal, one after the other. Of one thread."""
+
+    def __init__(self) -> None:
+        self.depth = 0  # of runs, one of which may be a part of another
+        self._name = ""
+        self._begin = 0.0
+        self._spinner: Status | None = None
+
+    def begin(self, name: str) -> None:
+        self.end()
+        self._name, self._begin = name, time.monotonic()
+        self._spinner = _console().status(verbatim(masked(name)))
+        self._spinner.start()
+
+    def end(self) -> None:
+        if self._spinner:
+            self._spinner.stop()
+            self._spinner = None
+            _say(f"{self._name}  {time.monotonic() - self._begin:.1f} s", "bold")
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        """A block in which something else moves on the terminal."""
+        spinner = self._spinner
+        if spinner:
+            spinner.stop()
+        try:
+            yield
+        finally:
+            if spinner and spinner is self._spinner:
+                spinner.start()
+
+
+_stages = _Stages()
+
+
+@contextmanager
+def stages() -> Iterator[None]:
+    """A run that consists of stages: the last one ends with it."""
+    _stages.depth += 1
+    try:
+        yield
+    finally:
+        _stages.depth -= 1
+        with suppress(OSError, ReaderGone):  # of a terminal that is gone
+            _stages.end()
+
+
 def stage(name: str) -> None:
-    """Says that the stage called `name` begins."""
-    _say(name, "bold")
+    """Says that the stage called `name` begins, and so the one before it ends."""
+    if _stages.depth and _console().is_terminal:
+        _stages.begin(name)
+    else:
+        _say(name, "bold")
 
 
 def note(message: str) -> None:
@@ -122,7 +176,7 @@ def progress(label: str, total: float | None, *, is_bytes: bool = False) -> Iter
         *amount,
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=_console(), transient=True) as bars:
+    with _stages.paused(), Progress(*columns, console=_console(), transient=True) as bars:
         task = bars.add_task(verbatim(label), total=total)
         yield lambda done, of=None: bars.update(task, completed=done, total=of)
 

@@ -69,7 +69,7 @@ def build(options: Options) -> list[Path]:
     check_tools()
     test = options.test and can_test(target.platform)
     folder = options.output / target.platform.subdir
-    with disk_failures(options.output), workspace(options.output) as scratch:
+    with report.stages(), disk_failures(options.output), workspace(options.output) as scratch:
         with InputFile(options.wheel) as file:
             digest = file.make_private(scratch)
             with WheelFile(file) as wheel:

@@ -57,7 +57,7 @@ def build(made: Plan, *, resume: bool) -> Path:
     Raises BuildNotReady, BuildUnfinished, BuildFailed, NoSpace, and what getting the source and patching it raise.
     """
     _check_ready(made)
-    with disk_failures(made.folder), _held(made, resume):
+    with report.stages(), disk_failures(made.folder), _held(made, resume):
         _check_settings(made)
         report.note(made.because)
         stamps = made.folder / "stamps"

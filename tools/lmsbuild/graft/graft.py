@@ -67,7 +67,7 @@ class Identity:
 
 def build(options: Options) -> Path:
     """Builds the patched wheel and returns its file. Nothing appears under the final name until it is complete."""
-    with disk_failures(options.output, options.cache):
+    with report.stages(), disk_failures(options.output, options.cache):
         return _build(options)
 
 

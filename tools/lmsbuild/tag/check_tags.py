@@ -66,11 +66,12 @@ class Result:
 def check(tags: Sequence[Tag], patches: Path, cache: Path, smoke: bool) -> list[Result]:
     """Checks every tag in turn, and with `smoke` trains a model with each."""
     results = []
-    for count, tag in enumerate(tags, start=1):
-        report.stage(f"{tag.framework} {tag.name} ({count} of {len(tags)})")
-        result = _check(tag, patches, cache, smoke)
-        report.note(f"{tag.name}: {result.outcome}, {result.seconds:.0f} s")
-        results.append(result)
+    with report.stages():
+        for count, tag in enumerate(tags, start=1):
+            report.stage(f"{tag.framework} {tag.name} ({count} of {len(tags)})")
+            result = _check(tag, patches, cache, smoke)
+            report.note(f"{tag.name}: {result.outcome}, {result.seconds:.0f} s")
+            results.append(result)
     return results
 
 

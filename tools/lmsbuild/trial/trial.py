@@ -84,7 +84,7 @@ def run(
         raise WrongPlatform(
             f"{wheel.name} is not for the interpreter {interpreter} ({version}, {abi}): give the one it is for with --python"
         )
-    with tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as temporary:
+    with report.stages(), tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as temporary:
         folder = Path(temporary)
         report.stage("environment")
         python = _environment(environment or folder / "venv", _checked(wheel, folder), framework, interpreter)
