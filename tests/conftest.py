@@ -13,6 +13,7 @@ from pathlib import Path
 import hypothesis
 import pytest
 
+import durations
 import kept
 import tiers
 import upstream_files
@@ -33,6 +34,10 @@ hypothesis.settings.load_profile("repeatable")
 NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with the patched wheel
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    durations.add_option(parser)
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     tiers.assign(items)
@@ -49,6 +54,7 @@ def pytest_configure(config: pytest.Config) -> None:
     for name, value in pip_command.PATIENCE.items():
         os.environ.setdefault(name, value)
     os.environ.update(kept.compiler_cache())
+    config.pluginmanager.register(durations.Durations(config.option.end_after))
 
 
 def build_wheel(tag: str, framework: str = "pytorch", package: str | None = None) -> Path:

@@ -19,7 +19,9 @@ def _compiled(workshop: Workshop, **environment: str) -> tuple[int, bytes, str]:
     words = ("pytorch", "v2.13.0", "--base-wheel", workshop.base, "--output", workshop.output, "-v")
     done = workshop.run(*words, environment=environment)
     assert done.returncode == 0, done.stderr
-    commands = [line for line in done.stderr.splitlines() if line.startswith("+ ") and line.endswith(".o") and " -c " in line]
+    commands = [
+        line for line in done.stderr.splitlines() if line.startswith("+ ") and line.endswith(".o") and " -c " in line
+    ]
     return len(commands), Path(done.stdout.strip()).read_bytes(), done.stderr
 
 
