@@ -18,8 +18,9 @@ from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.fetch import cuda, download
 from lmsbuild.graft import graft
 from lmsbuild.patch import series
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import target_for
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.wheel import WheelFile
 from samples import FULL
 
 PATCHES = paths.patches_folder()

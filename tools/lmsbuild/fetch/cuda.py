@@ -11,8 +11,9 @@ from lmsbuild.catalogue.catalogue import Release, read_toml
 from lmsbuild.errors import DamagedWheel, UnknownCuda, WrongHash
 from lmsbuild.fetch import download
 from lmsbuild.wheel.input_file import InputFile
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import target_for
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.wheel import WheelFile
 
 _INCLUDE = re.compile(r"nvidia/\w+/include/(.+)")
 _LIBRARY = re.compile(r"nvidia/\w+/lib/(libcudart\.so\.[\d.]+)")
