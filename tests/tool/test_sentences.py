@@ -37,7 +37,7 @@ from lmsbuild.errors import (
 from lmsbuild.graft import compilation
 from lmsbuild.index import index
 from lmsbuild.matrix import stamp
-from lmsbuild.matrix.matrix import Row
+from lmsbuild.matrix.row import Row
 from lmsbuild.trial import timeline, trial
 from lmsbuild.wheel.wheel import WheelFile
 
@@ -246,12 +246,14 @@ def test_errors_of_the_system_say_what_to_do(error: OSError, kind: type[Failure]
     [
         ("raise ImportError('lost')", 76, "cannot be loaded: lost"),
         ("def", 76, "cannot be loaded"),
+        ("int.lost", 76, "cannot be loaded: type object 'int' has no attribute 'lost'"),
         ("import signal, os; os.kill(os.getpid(), signal.SIGINT)", 130, "error: interrupted"),
         ("raise OSError(24, 'Too many open files')", 74, "raise the limit of open files"),
     ],
 )
-def test_an_installation_that_does_not_load(tmp_path: Path, source: str, code: int, said: str) -> None:
-    (tmp_path / "click.py").write_text(source)
+@pytest.mark.parametrize("module", ["click", "difflib"])  # one that each command needs, and one that `list` does
+def test_an_installation_that_does_not_load(tmp_path: Path, module: str, source: str, code: int, said: str) -> None:
+    (tmp_path / f"{module}.py").write_text(source)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "lmsbuild", "list"], env=environment, capture_output=True, text=True, check=False

@@ -1,7 +1,7 @@
 """What the tool says while it works: stages, notes, commands and progress bars, all on standard error.
 
 Progress bars show on a terminal only. Standard output carries results, so that it can be piped. rich is not imported
-before something is said, so that a script which only reads the catalogue needs no package.
+before a style or a bar needs it, which takes longer than `lmsbuild matrix`, and scripts that read the catalogue have no packages.
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Protocol
@@ -76,7 +77,11 @@ def verbatim(text: str) -> str:
 
 
 def _say(text: str, style: str = "", end: str = "\n") -> None:
-    _console().print(verbatim(masked(text)), style=style, end=end, markup=False)
+    text = verbatim(masked(text))
+    if style or _console.cache_info().currsize:
+        _console().print(text, style=style, end=end, markup=False)
+    else:  # it is plain, and there is no bar that it would have to appear above
+        print(text, file=sys.stderr, end=end)
 
 
 class Show(Protocol):
