@@ -261,6 +261,15 @@ def test_an_installation_that_does_not_load(tmp_path: Path, module: str, source:
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False), done
 
 
+@pytest.mark.parametrize("source", ["def", "int.lost", "raise OSError(24, 'Too many open files')"])
+def test_a_failure_is_said_without_what_colours_it(tmp_path: Path, source: str) -> None:
+    (tmp_path / "rich.py").write_text(source)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-m", "lmsbuild", "patch", "v0", "."]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("error: there is no tag 'v0'")) == (4, True), done
+
+
 TAGS = """package = "torch"
 [[tag]]
 name = "v2.13.0"

@@ -63,9 +63,14 @@ def output(text: str) -> None:
 
 
 def failure(message: str) -> None:
-    """Shows why the tool gives up."""
+    """Shows why the tool gives up, in any case: without colour where rich cannot be loaded."""
+    style = "bold red"
+    try:
+        _console()
+    except (ImportError, SyntaxError, AttributeError, OSError, MemoryError):
+        style = ""
     with suppress(OSError, ReaderGone):  # of a terminal that is gone
-        _say("error:", "bold red", end=" ")
+        _say("error:", style, end=" ")
         _say(message)
 
 
