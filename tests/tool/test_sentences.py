@@ -408,7 +408,7 @@ def test_doctor_goes_on_after_a_compiler_that_is_none(
     monkeypatch.setenv("CXX", str(_program(odd / "c", text)))
     fine = doctor.Finding("other", "fine")
     for name in ("_interpreter", "_git", "_pip", "_cuda", "_venv"):
-        monkeypatch.setattr(doctor, name, lambda: fine)
+        monkeypatch.setattr(doctor, name, lambda *_: fine)
     with pytest.raises(Failure, match="^3 of the above must be mended"):
         doctor.run(odd / "file", odd / LONG)
     shown = capsys.readouterr().out
