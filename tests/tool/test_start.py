@@ -15,7 +15,7 @@ from lmsbuild.catalogue import catalogue
 # Each takes longer to load than `lmsbuild --help` may.
 HEAVY = {
     *("asyncio", "auditwheel", "cyclonedx", "distributed", "elftools", "filelock", "google", "matplotlib"),
-    *("packageurl", "rattler", "requests", "rich", "urllib3", "zstandard"),
+    *("packageurl", "packaging", "rattler", "requests", "rich", "urllib3", "zstandard"),
 }
 
 

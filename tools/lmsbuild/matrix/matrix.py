@@ -17,7 +17,6 @@ from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.conda.platforms import find_platform, read_platforms
 from lmsbuild.errors import NothingToBuild
 from lmsbuild.matrix.row import KINDS, Row
-from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import machine_of, minor_of, python_of
 
 MOST_JOBS = 256  # that GitHub makes of one matrix
@@ -118,10 +117,10 @@ def _rows(patches: Path, recipes: Path) -> Iterator[Row]:
 
 
 def _places(wheel: str) -> set[tuple[str, str]]:
-    """The interpreters and machines that an official wheel is for, by its name."""
-    parsed = parse_name(Path(wheel))
-    pythons = {python for tag in parsed.tags if (python := python_of(tag.abi))}
-    return {(python, machine_of(platform)) for python in pythons for platform in parsed.platforms}
+    """The interpreters and machines that an official wheel is for, by its name, of which the catalogue checks the form."""
+    _, abis, platforms = wheel.removesuffix(".whl").rsplit("-", 2)
+    pythons = {python for abi in abis.split(".") if (python := python_of(abi))}
+    return {(python, machine_of(platform)) for python in pythons for platform in platforms.split(".")}
 
 
 def _checked(patches: Path, recipes: Path, filters: Filters) -> dict[str, set[str]]:
