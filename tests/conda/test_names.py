@@ -18,8 +18,9 @@ from lmsbuild.conda.platforms import find_platform, read_platforms
 from lmsbuild.conda.requirements import conda_requirements, marker_environment, read_metadata, read_providers
 from lmsbuild.errors import BadSources, DamagedWheel, UnknownRequirement
 from lmsbuild.fetch import ranged
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import machine_of, python_of
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.wheel import WheelFile
 
 RECIPES = paths.recipes_folder()
 TAGS = catalogue.tags(paths.patches_folder())

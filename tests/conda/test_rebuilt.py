@@ -15,7 +15,7 @@ from rattler.exceptions import SolverError
 import small_wheels
 from lmsbuild import paths, source_date
 from lmsbuild.channel import channel
-from lmsbuild.conda import package_file, packager, variants
+from lmsbuild.conda import LARGEST_NUMBER, package_file, packager, variants
 from lmsbuild.errors import BadSetting, BadSources
 from solving import solve
 from stand_ins import ABI, VERSION, make
@@ -82,7 +82,7 @@ def test_dates_of_archives() -> None:
 )
 def test_number_of_a_version(version: str, number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(metadata, "version", lambda package: version)
-    assert variants.own_number() == number <= variants.LARGEST_NUMBER
+    assert variants.own_number() == number <= LARGEST_NUMBER
 
 
 @pytest.mark.parametrize("version", ["9.0.0", "0.100.0", "0.1.100"])

@@ -12,8 +12,9 @@ from lmsbuild import paths
 from lmsbuild.conda import package_file, packager
 from lmsbuild.errors import DamagedWheel
 from lmsbuild.sbom import sbom
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import target_for
-from lmsbuild.wheel.wheel import file_sha256, parse_name
+from lmsbuild.wheel.wheel import file_sha256
 
 MEMBER = f"torch-2.13.0+cpu.lms1.dist-info/{sbom.MEMBER}"
 EPOCH = 1700000000

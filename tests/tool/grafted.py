@@ -15,7 +15,8 @@ from lmsbuild.elf import symbols
 from lmsbuild.patch import series
 from lmsbuild.patch.patch import find_patch
 from lmsbuild.sbom import sbom
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.name import parse_name
+from lmsbuild.wheel.wheel import WheelFile
 
 # What is loaded with a framework, by the wheel itself or by what it requires.
 _LOADED = {"libtorch_cpu.so", "libtorch_lms.so", "libc10.so", "libc10_cuda.so", "libtensorflow_framework.so.2"} | {

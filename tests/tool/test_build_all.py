@@ -22,6 +22,7 @@ from lmsbuild import paths
 from lmsbuild.errors import BuildUnfinished, NoCluster, OtherTool, RowsFailed
 from lmsbuild.matrix import board, build_row, cluster, matrix, stamp
 from lmsbuild.matrix.build_row import Job, Outcome
+from lmsbuild.matrix.row import Row
 from lmsbuild.wheel.wheel import WheelFile
 from row_shop import NAMES, PYTHONS, SUBDIR, RowShop, leftovers, runs, wait_for
 from workshop import DRIVE, Workshop
@@ -140,7 +141,7 @@ def test_an_empty_address_builds_nothing_here(shop: RowShop) -> None:
 
 
 def test_a_terminal_shows_tables(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
-    rows = [matrix.Row("pytorch", "v2.13.0", "torch", f"3.{minor}", "linux-64", "wheel") for minor in (11, 12, 13)]
+    rows = [Row("pytorch", "v2.13.0", "torch", f"3.{minor}", "linux-64", "wheel") for minor in (11, 12, 13)]
     followed = board.Board(3)
     for row in rows[:2]:
         followed.begin(row)
@@ -277,7 +278,7 @@ def test_a_machine_with_another_tool_builds_nothing(shop: RowShop, monkeypatch: 
 
 
 def test_a_worker_that_does_not_share_the_output_is_noticed(tmp_path: Path) -> None:
-    row = matrix.Row("pytorch", "v2.13.0", "torch", "3.12", "linux-64", "wheel")
+    row = Row("pytorch", "v2.13.0", "torch", "3.12", "linux-64", "wheel")
     (tmp_path / "torch.whl").write_bytes(b"one")
     job = Job(row, tmp_path, (), {})
     for path, data in (("torch.whl", b"one"), ("torch.whl", b"other"), ("elsewhere.whl", b"one")):

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import inspect
+import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 import synthetic
-from lmsbuild import doctor, errors
+from lmsbuild import command, doctor, errors
 from lmsbuild.errors import Failure, MachineNotReady
 from lmsbuild.graft import compilation
 from workshop import Workshop
@@ -167,6 +169,37 @@ def test_doctor_says_what_is_missing_and_what_mends_it(
     assert len(missing) == 1
     assert f" {name}: " in lines[missing[0]]
     assert remedy in lines[missing[0] + 1]
+
+
+def test_doctor_starts_no_more_programs_for_more_tags_and_packages(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    _known_machine(workshop, monkeypatch)
+    started: list[list[str]] = []
+    run = command.run
+
+    def counted(words: Sequence[str | Path]) -> command.Finished:
+        started.append([str(word) for word in words])
+        return run(words)
+
+    monkeypatch.setattr(command, "run", counted)
+    doctor.run(workshop.cache, workshop.output)
+    few = len(started)
+    for version in ("2.12.0", "2.11.0"):
+        shutil.copy(workshop.base, workshop.folder / synthetic.wheel_name(version))
+    tags = workshop.patches / "catalogue/pytorch/tags.toml"
+    row = tags.read_text().partition("[[tag]]")[2]
+    more = [f"[[tag]]{row.replace('2.13.0', version)}" for version in ("2.12.0", "2.11.0")]
+    synthetic.edit_file(tags, lambda text: "\n".join([text, *more]))
+    other = CUDA_PACKAGE.replace("runtime", "compiler")
+    (workshop.folder / other).write_text("listed, not read")
+    synthetic.edit_file(workshop.patches / "catalogue/cuda.toml", lambda text: f'{text}"{other}" = ""\n')
+    started.clear()
+    doctor.run(workshop.cache, workshop.output)
+    assert len(started) == few == 5, started
+    assert "MISSING" not in capsys.readouterr().out
+    asked = [word for words in started for word in words]
+    assert {"torch", "nvidia-runtime", "nvidia-compiler"} <= {*asked}
 
 
 @pytest.mark.parametrize(

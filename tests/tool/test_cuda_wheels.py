@@ -13,13 +13,14 @@ import pytest
 
 import grafted
 from lmsbuild import paths
-from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue import catalogue, cuda_packages
 from lmsbuild.catalogue.catalogue import Tag
-from lmsbuild.fetch import cuda, download
+from lmsbuild.fetch import download
 from lmsbuild.graft import graft
 from lmsbuild.patch import series
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import target_for
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.wheel import WheelFile
 from samples import FULL
 
 PATCHES = paths.patches_folder()
@@ -113,7 +114,7 @@ def test_the_runtime_is_the_one_that_the_wheel_requires(made: Grafted, tmp_path:
             required = _required(package.read(f"{package.dist_info}/METADATA").decode(), "nvidia-cuda-runtime")
     known = [
         release.version
-        for release in cuda.releases(PATCHES, version, target_for(None).machine)
+        for release in cuda_packages.releases(PATCHES, version, target_for(None).machine)
         if "runtime" in release.package
     ]
     assert set(known) == {number.removesuffix(".*") for number in required}

@@ -16,7 +16,7 @@ from lmsbuild.fetch import apt
 from lmsbuild.git_command import blob_hash
 from lmsbuild.patch.patch import Patch, find_patch
 from lmsbuild.source import source
-from lmsbuild.wheel.wheel import parse_name
+from lmsbuild.wheel.name import parse_name
 
 PATCHES = paths.patches_folder()
 KNOWN = {tag.full_name: tag for tag in catalogue.tags(PATCHES)}

@@ -17,7 +17,7 @@ from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.fetch import cuda
 from lmsbuild.patch import series
-from lmsbuild.wheel.wheel import parse_name
+from lmsbuild.wheel.name import parse_name
 from presets import Builds
 
 ROOT = Path(__file__).resolve().parents[2]

@@ -16,7 +16,8 @@ from lmsbuild.catalogue import catalogue, debian_builds
 from lmsbuild.cli import cli
 from lmsbuild.errors import AmbiguousTag, Failure, NothingToBuild, UnknownPackage, UnknownTag, WrongPlatform
 from lmsbuild.matrix import build_all, matrix, stamp
-from lmsbuild.matrix.matrix import Filters, Row
+from lmsbuild.matrix.matrix import Filters
+from lmsbuild.matrix.row import KINDS, Row
 
 PATCHES, RECIPES = paths.patches_folder(), paths.recipes_folder()
 TAGS = {(tag.framework, tag.name): tag for tag in catalogue.tags(PATCHES)}
@@ -39,7 +40,7 @@ def _officials(row: Row) -> list[str]:
 def test_every_row_has_an_official_wheel_and_every_official_wheel_its_rows() -> None:
     rows = [row for row in _select() if row.platform != "linux-ppc64le"]
     assert len({row.name for row in rows}) == len(rows) > 1000
-    for kind in matrix.KINDS:
+    for kind in KINDS:
         met = {name for row in rows if row.kind == kind for name in _officials(row)}
         assert met == {name for tag in TAGS.values() for name in tag.wheels}
     for row in rows:

@@ -37,7 +37,7 @@ from lmsbuild.errors import (
 from lmsbuild.graft import compilation
 from lmsbuild.index import index
 from lmsbuild.matrix import stamp
-from lmsbuild.matrix.matrix import Row
+from lmsbuild.matrix.row import Row
 from lmsbuild.trial import timeline, trial
 from lmsbuild.wheel.wheel import WheelFile
 
@@ -246,17 +246,28 @@ def test_errors_of_the_system_say_what_to_do(error: OSError, kind: type[Failure]
     [
         ("raise ImportError('lost')", 76, "cannot be loaded: lost"),
         ("def", 76, "cannot be loaded"),
+        ("int.lost", 76, "cannot be loaded: type object 'int' has no attribute 'lost'"),
         ("import signal, os; os.kill(os.getpid(), signal.SIGINT)", 130, "error: interrupted"),
         ("raise OSError(24, 'Too many open files')", 74, "raise the limit of open files"),
     ],
 )
-def test_an_installation_that_does_not_load(tmp_path: Path, source: str, code: int, said: str) -> None:
-    (tmp_path / "click.py").write_text(source)
+@pytest.mark.parametrize("module", ["click", "difflib"])  # one that each command needs, and one that `list` does
+def test_an_installation_that_does_not_load(tmp_path: Path, module: str, source: str, code: int, said: str) -> None:
+    (tmp_path / f"{module}.py").write_text(source)
     environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
     done = subprocess.run(
         [sys.executable, "-m", "lmsbuild", "list"], env=environment, capture_output=True, text=True, check=False
     )
     assert (done.returncode, said in done.stderr, "Traceback" in done.stderr) == (code, True, False), done
+
+
+@pytest.mark.parametrize("source", ["def", "int.lost", "raise OSError(24, 'Too many open files')"])
+def test_a_failure_is_said_without_what_colours_it(tmp_path: Path, source: str) -> None:
+    (tmp_path / "rich.py").write_text(source)
+    environment = {**os.environ, "PYTHONPATH": str(tmp_path)}
+    words = [sys.executable, "-m", "lmsbuild", "patch", "v0", "."]
+    done = subprocess.run(words, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr.startswith("error: there is no tag 'v0'")) == (4, True), done
 
 
 TAGS = """package = "torch"
@@ -397,7 +408,7 @@ def test_doctor_goes_on_after_a_compiler_that_is_none(
     monkeypatch.setenv("CXX", str(_program(odd / "c", text)))
     fine = doctor.Finding("other", "fine")
     for name in ("_interpreter", "_git", "_pip", "_cuda", "_venv"):
-        monkeypatch.setattr(doctor, name, lambda: fine)
+        monkeypatch.setattr(doctor, name, lambda *_: fine)
     with pytest.raises(Failure, match="^3 of the above must be mended"):
         doctor.run(odd / "file", odd / LONG)
     shown = capsys.readouterr().out

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from lmsbuild.errors import WrongPlatform
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import Target, python_of
-from lmsbuild.wheel.wheel import parse_name
 from workshop import Workshop
 
 

@@ -12,8 +12,9 @@ import grafted
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.fetch import download
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import target_for
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.wheel import WheelFile
 
 PATCHES = paths.patches_folder()
 LIBRARY = "tensorflow/libtensorflow_lms.so"

@@ -20,8 +20,8 @@ def main() -> None:
         from lmsbuild.ending import refusals, streams
 
         streams.guard()
-        with refusals.loading():
-            from lmsbuild import cli  # a second and more, in which the user may give up
+        with refusals.refused():
+            from lmsbuild import cli
     except (OSError, MemoryError) as error:  # even for the modules that would say more about it
         _give_up(f"the system refused to load lmsbuild: {error}; raise its limits, see `ulimit -a`", 74)
     except errors.Failure as error:

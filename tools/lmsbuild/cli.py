@@ -1,4 +1,8 @@
-"""The command line."""
+"""The command line.
+
+What a command needs is imported when it is called, so that `lmsbuild --help` and the like answer at once. What of that cannot be
+loaded, `refusals` says; a signal meanwhile waits, see `signals`.
+"""
 
 from __future__ import annotations
 
@@ -9,13 +13,11 @@ import sys
 from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from lmsbuild import command, doctor, paths, report
-from lmsbuild.catalogue import catalogue, debian_builds, rows
-from lmsbuild.conda.platforms import find_platform, target_on
+from lmsbuild import paths, report
 from lmsbuild.conda_commands import channel_group, conda_group
 from lmsbuild.ending import refusals, signals, streams
 from lmsbuild.errors import (
@@ -29,16 +31,10 @@ from lmsbuild.errors import (
     WrongPlatform,
     disk_failures,
 )
-from lmsbuild.full import full, plan
-from lmsbuild.graft import graft
-from lmsbuild.index import index
 from lmsbuild.matrix.commands import build_rows, print_matrix
-from lmsbuild.patch import generate
-from lmsbuild.patch.patch import apply_to_checkout, find_patch
-from lmsbuild.source import source
-from lmsbuild.tag import add_tag, check_tags, platform_table
-from lmsbuild.trial import trial
-from lmsbuild.wheel.target import target_for
+
+if TYPE_CHECKING:
+    from lmsbuild.catalogue.catalogue import Tag
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -78,6 +74,8 @@ class _Commands(click.Group):
         self, context: click.Context, arguments: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if arguments and not arguments[0].startswith("-") and self.get_command(context, arguments[0]) is None:
+            from lmsbuild.catalogue import catalogue
+
             catalogue.check_framework(paths.patches_folder(), arguments[0])
         return super().resolve_command(context, arguments)
 
@@ -120,6 +118,8 @@ def _build_options(command_: Callable[..., None]) -> Callable[..., None]:
 @_build_options
 def pytorch(tag: str, **asked: Any) -> None:
     """Build a PyTorch wheel of TAG, such as v2.13.0, with Large Model Support."""
+    from lmsbuild.catalogue import catalogue
+
     _build(catalogue.find_tag(paths.patches_folder(), tag, "pytorch"), **asked)
 
 
@@ -128,11 +128,13 @@ def pytorch(tag: str, **asked: Any) -> None:
 @_package
 def tensorflow(tag: str, package: str | None, **asked: Any) -> None:
     """Build a TensorFlow wheel of TAG, such as v2.14.1, with Large Model Support."""
+    from lmsbuild.catalogue import catalogue
+
     _build(catalogue.find_tag(paths.patches_folder(), tag, "tensorflow"), package, **asked)
 
 
 def _build(
-    found: catalogue.Tag,
+    found: Tag,
     package: str | None = None,
     *,
     python: str | None,
@@ -146,6 +148,12 @@ def _build(
     dry_run: bool,
     verbose: bool,
 ) -> None:
+    from lmsbuild.catalogue import catalogue
+    from lmsbuild.conda.platforms import find_platform, target_on
+    from lmsbuild.full import full, plan
+    from lmsbuild.graft import graft
+    from lmsbuild.wheel.target import target_for
+
     report.configure(verbose=verbose)
     patches, cache = paths.patches_folder(), paths.cache_folder()
     tag = catalogue.of_package(found, package)
@@ -177,14 +185,18 @@ def _build(
 @cli.command(name="list")
 def list_tags() -> None:
     """List the tags and what each supports."""
-    for tag in catalogue.tags(paths.patches_folder()):
+    from lmsbuild.catalogue import catalogue, debian_builds
+
+    patches = paths.patches_folder()
+    builds = {framework: debian_builds.read(patches, framework) for framework in catalogue.frameworks(patches)}
+    for tag in catalogue.tags(patches):
         click.echo(
             f"{tag.framework} {tag.name}: {' or '.join(tag.packages)} {tag.version}, pages tensors on "
             f"{', '.join(tag.supports)}"
         )
         for machine, interpreters in tag.machines.items():
             click.echo(f"  official wheels for {machine}: {', '.join(interpreters)}")
-        for build in debian_builds.read(paths.patches_folder(), tag.framework):
+        for build in builds[tag.framework]:
             if build.tag == tag.name:
                 click.echo(f"  Debian's build for {build.machine}: {build.interpreter}")
 
@@ -197,6 +209,9 @@ def list_tags() -> None:
 @_verbose
 def get_source(tag: str, tree: Path, source_: str | None, whole: bool, verbose: bool) -> None:
     """Make the git checkout TREE of upstream's source at TAG, and verify it."""
+    from lmsbuild.catalogue import catalogue
+    from lmsbuild.source import source
+
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     found = catalogue.find_tag(patches, tag)
@@ -211,6 +226,9 @@ def get_source(tag: str, tree: Path, source_: str | None, whole: bool, verbose: 
 @_verbose
 def patch(tag: str, tree: Path, idempotent: bool, verbose: bool) -> None:
     """Apply the patch of TAG to the git checkout TREE."""
+    from lmsbuild.catalogue import catalogue
+    from lmsbuild.patch.patch import apply_to_checkout, find_patch
+
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     known = catalogue.find_tag(patches, tag)
@@ -237,6 +255,10 @@ def generate_patches(tags: tuple[str, ...], every: bool, base_wheel: Path | None
     Hooks need the files of upstream's that they edit: those of the official wheel are fetched, and kept. Of the hooks of other
     tags it is only checked that they are there.
     """
+    from lmsbuild.catalogue import catalogue
+    from lmsbuild.graft import graft
+    from lmsbuild.patch import generate
+
     report.configure(verbose=verbose)
     if not paths.in_checkout():
         raise NotACheckout(
@@ -277,6 +299,10 @@ def generate_patches(tags: tuple[str, ...], every: bool, base_wheel: Path | None
 @_verbose
 def join_patches(tags: tuple[str, ...], output: Path, verbose: bool) -> None:
     """Join the patches of each of TAGS, or of every tag, to one file, which `git am` takes: for release pages."""
+    from lmsbuild.catalogue import rows
+    from lmsbuild.patch import generate
+    from lmsbuild.patch.patch import find_patch
+
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     chosen = _chosen(patches, tags, every=not tags)
@@ -291,8 +317,10 @@ def join_patches(tags: tuple[str, ...], output: Path, verbose: bool) -> None:
         click.echo(output / tag.patch_name)
 
 
-def _chosen(patches: Path, names: tuple[str, ...], every: bool) -> list[catalogue.Tag]:
+def _chosen(patches: Path, names: tuple[str, ...], every: bool) -> list[Tag]:
     """The tags of these names, or every tag."""
+    from lmsbuild.catalogue import catalogue
+
     if bool(names) == every:
         raise click.UsageError("Name tags, or give --all.")
     return catalogue.tags(patches) if every else [catalogue.find_tag(patches, name) for name in names]
@@ -307,6 +335,8 @@ def _chosen(patches: Path, names: tuple[str, ...], every: bool) -> list[catalogu
 @_verbose
 def try_wheel(wheel: Path, output: Path, model: str, steps: int, python: Path | None, verbose: bool) -> None:
     """Train a model three times its memory limit with the patched WHEEL, and compare with an unlimited run."""
+    from lmsbuild.trial import trial
+
     report.configure(verbose=verbose)
     if not os.path.lexists(wheel):
         raise NoSuchFile(f"there is no file {wheel}: build one with `lmsbuild pytorch`")
@@ -341,6 +371,11 @@ def add(
     What there is to know is read off the release's official wheel. Before anything is written, the patched wheel is built,
     and a model trained with it. Several tags share the environment for that, so that less is downloaded.
     """
+    from lmsbuild.catalogue import catalogue
+    from lmsbuild.tag import add_tag
+    from lmsbuild.trial import trial
+    from lmsbuild.wheel.target import target_for
+
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     catalogue.check_framework(patches, framework)
@@ -373,6 +408,9 @@ def check(
     tags: tuple[str, ...], every: bool, smoke: bool, table: Path | None, package: str | None, verbose: bool
 ) -> None:
     """Compile and link the graft of each of TAGS against its official wheel, and make all checks of a build."""
+    from lmsbuild.catalogue import catalogue
+    from lmsbuild.tag import check_tags, platform_table
+
     report.configure(verbose=verbose)
     patches = paths.patches_folder()
     # With --all a package stands for the tags of its framework.
@@ -397,6 +435,8 @@ def check(
 @_verbose
 def check_machine(output: Path, verbose: bool) -> None:
     """Check that this machine can build, and say what is missing and what mends it."""
+    from lmsbuild import doctor
+
     report.configure(verbose=verbose)
     doctor.run(paths.cache_folder(), output)
 
@@ -407,6 +447,8 @@ def check_machine(output: Path, verbose: bool) -> None:
 @_verbose
 def index_wheels(index_folder: Path, wheels: tuple[Path, ...], verbose: bool) -> None:
     """Make DIR, with WHEELS and those that lie there, an index for pip and uv."""
+    from lmsbuild.index import index
+
     report.configure(verbose=verbose)
     done = index.publish(index_folder, wheels)
     for name in done.added:
@@ -445,6 +487,8 @@ def main() -> None:
 
 
 def _interrupted(cause: BaseException | None) -> NoReturn:
+    from lmsbuild import command  # which is loaded already if a program runs
+
     command.kill_all(for_good=True)
     number = signal.Signals(cause.number) if isinstance(cause, signals.Ended) else signal.SIGINT
     report.failure("interrupted" if number == signal.SIGINT else f"interrupted by {number.name}")

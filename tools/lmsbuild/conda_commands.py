@@ -1,4 +1,4 @@
-"""The commands for conda packages and channels."""
+"""The commands for conda packages and channels; what they need is imported when they are called, as in cli.py."""
 
 from __future__ import annotations
 
@@ -6,21 +6,17 @@ import os
 import shlex
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from lmsbuild import paths, report
-from lmsbuild.bases import bases
-from lmsbuild.catalogue import catalogue
-from lmsbuild.channel import audit, channel, repair
-from lmsbuild.conda import package_file, package_tests, packager, variants
-from lmsbuild.conda.platforms import Platform, find_platform, target_on
+from lmsbuild.conda import LARGEST_NUMBER, LEVEL
 from lmsbuild.errors import ContradictingWheel, NoSuchFile, WrongPlatform, WrongVersion
-from lmsbuild.graft import graft
-from lmsbuild.patch import series
-from lmsbuild.wheel.target import machine_of, target_for
-from lmsbuild.wheel.wheel import parse_name
+
+if TYPE_CHECKING:
+    from lmsbuild.catalogue.catalogue import Tag
+    from lmsbuild.conda.platforms import Platform
 
 _FILE = click.Path(path_type=Path, dir_okay=False)
 _FOLDER = click.Path(path_type=Path)
@@ -58,12 +54,10 @@ def _package_options(command: Callable[..., None]) -> Callable[..., None]:
         click.option(
             "--test/--no-test", default=True, show_default=True, help="Run the package's tests in an environment."
         ),
-        click.option(
-            "--level", type=click.IntRange(1, 22), default=packager.LEVEL, show_default=True, help="Of compression."
-        ),
+        click.option("--level", type=click.IntRange(1, 22), default=LEVEL, show_default=True, help="Of compression."),
         click.option(
             "--number",
-            type=click.IntRange(0, variants.LARGEST_NUMBER),
+            type=click.IntRange(0, LARGEST_NUMBER),
             help="Number of the build, a CUDA build has 100000 more; without it, one that rises with LMS's own version.",
         ),
         click.option("--dry-run", is_flag=True, help="Only say what would be built, and what it would require."),
@@ -82,6 +76,8 @@ def _package_options(command: Callable[..., None]) -> Callable[..., None]:
 @_package_options
 def pytorch_package(tag: str, **asked: Any) -> None:
     """Build the conda package `pytorch` of TAG, such as v2.13.0, out of its patched wheel."""
+    from lmsbuild.catalogue import catalogue
+
     _build(catalogue.find_tag(paths.patches_folder(), tag, "pytorch"), **asked)
 
 
@@ -92,12 +88,14 @@ def pytorch_package(tag: str, **asked: Any) -> None:
 )
 def tensorflow_package(tag: str, package: str | None, **asked: Any) -> None:
     """Build the conda package `tensorflow` of TAG, such as v2.14.1, out of its patched wheel."""
+    from lmsbuild.catalogue import catalogue
+
     found = catalogue.find_tag(paths.patches_folder(), tag, "tensorflow")
     _build(catalogue.of_package(found, package), **asked)
 
 
 def _build(
-    tag: catalogue.Tag,
+    tag: Tag,
     *,
     wheel: Path | None,
     python: str | None,
@@ -112,6 +110,10 @@ def _build(
     output: Path,
     verbose: bool,
 ) -> None:
+    from lmsbuild.conda import package_tests, packager
+    from lmsbuild.conda.platforms import find_platform
+    from lmsbuild.wheel.target import target_for
+
     report.configure(verbose=verbose)
     recipes = paths.recipes_folder()
     if wheel is not None:
@@ -142,8 +144,11 @@ def _build(
         click.echo(package)
 
 
-def _check_wheel(wheel: Path, tag: catalogue.Tag, python: str | None, where: Platform | None) -> None:
+def _check_wheel(wheel: Path, tag: Tag, python: str | None, where: Platform | None) -> None:
     """Raises NoSuchFile, WrongPlatform, WrongVersion, or ContradictingWheel when the wheel is for another machine or interpreter."""
+    from lmsbuild.wheel.name import parse_name
+    from lmsbuild.wheel.target import target_for
+
     if not wheel.is_file():
         raise NoSuchFile(
             f"there is no wheel {wheel}: build it with `lmsbuild {tag.framework} {tag.name}`, or leave out --wheel to have it "
@@ -167,11 +172,14 @@ def _check_wheel(wheel: Path, tag: catalogue.Tag, python: str | None, where: Pla
 
 
 def _machine_of(wheel: Path) -> str:
+    from lmsbuild.wheel.name import parse_name
+    from lmsbuild.wheel.target import machine_of
+
     return machine_of(parse_name(wheel).platforms[0])
 
 
 def _say(
-    tag: catalogue.Tag,
+    tag: Tag,
     wheel: Path | None,
     where: Platform,
     python: str | None,
@@ -180,6 +188,12 @@ def _say(
     output: Path,
 ) -> None:
     """Prints what would be built, and of a wheel that is there what the packages would require."""
+    from lmsbuild.bases import bases
+    from lmsbuild.catalogue import catalogue
+    from lmsbuild.conda import packager
+    from lmsbuild.patch import series
+    from lmsbuild.wheel.target import target_for
+
     if wheel is not None:
         for planned in packager.plan(wheel, paths.recipes_folder(), number):
             click.echo(output / where.subdir / planned.file)
@@ -209,6 +223,8 @@ def _say(
 @_verbose
 def test_packages(packages: tuple[Path, ...], channels: tuple[str, ...], verbose: bool) -> None:
     """Run the tests inside PACKAGES, each in an environment of its own."""
+    from lmsbuild.conda import package_file, package_tests, packager
+
     report.configure(verbose=verbose)
     packager.check_tools()
     for package in packages:
@@ -219,9 +235,13 @@ def test_packages(packages: tuple[Path, ...], channels: tuple[str, ...], verbose
 
 
 def _build_wheel(
-    tag: catalogue.Tag, where: Platform, python: str | None, given: tuple[str, ...], output: Path
+    tag: Tag, where: Platform, python: str | None, given: tuple[str, ...], output: Path
 ) -> tuple[Path, tuple[str, ...]]:
     """The patched wheel, and what its package requires beside what its metadata says."""
+    from lmsbuild.bases import bases
+    from lmsbuild.conda.platforms import target_on
+    from lmsbuild.graft import graft
+
     target_on(where, python)  # before minutes of work, not after
     patches, cache = paths.patches_folder(), paths.cache_folder()
     with bases.base(tag, where, python, given, patches, cache, output) as base:
@@ -240,6 +260,8 @@ def channel_group() -> None:
 @_verbose
 def publish_packages(channel_folder: Path, packages: tuple[Path, ...], verbose: bool) -> None:
     """Add PACKAGES to the channel in DIR, and index it."""
+    from lmsbuild.channel import channel
+
     report.configure(verbose=verbose)
     done = channel.publish(channel_folder, packages)
     for name in done.added:
@@ -255,6 +277,8 @@ def repair_channel(channel_folder: Path, verbose: bool) -> None:
 
     Bad packages are set aside in DIR/set-aside, and the index is written anew from the good ones. Nothing is deleted.
     """
+    from lmsbuild.channel import repair
+
     report.configure(verbose=verbose)
     for sentence in repair.repair(channel_folder):
         click.echo(sentence)
@@ -271,5 +295,7 @@ def check_channel(channel_folder: Path, verbose: bool) -> None:
 
 
 def _check(channel_folder: Path) -> None:
+    from lmsbuild.channel import audit
+
     count = audit.check(channel_folder, paths.recipes_folder())
     click.echo(f"{channel_folder}: {count} packages, all as the index says")

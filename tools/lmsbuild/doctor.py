@@ -7,18 +7,21 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import click
 
 from lmsbuild import command, paths, report
-from lmsbuild.catalogue import catalogue
+from lmsbuild.catalogue import catalogue, cuda_packages
+from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.ending import refusals
 from lmsbuild.errors import Failure, MachineNotReady, MissingProgram, UnknownCuda
-from lmsbuild.fetch import cuda
+from lmsbuild.fetch import pip_command
 from lmsbuild.graft import compilation
 from lmsbuild.wheel.target import target_for
 
@@ -56,54 +59,65 @@ def run(cache: Path, output: Path) -> None:
         raise MachineNotReady(f"{missing} of the above must be mended before a wheel can be built")
 
 
-def examine(cache: Path, output: Path) -> Iterator[Finding]:
-    """Looks at one thing after the other."""
+def examine(cache: Path, output: Path) -> list[Finding]:
+    """Looks at everything at the same time."""
+    tags = catalogue.tags(paths.patches_folder())
     looks: dict[str, Callable[[], Finding]] = {
-        "interpreter": _interpreter,
-        "C++ compiler": _compiler,
+        "interpreter": partial(_interpreter, tags),
+        "C++ compiler": partial(_compiler, tags),
         "git": _git,
-        "pip": _pip,
+        "pip": partial(_pip, tags),
         "CUDA headers": _cuda,
         "venv": _venv,
         "disk space for the cache": lambda: _space("disk space for the cache", cache, _CACHE_BYTES, "LMSBUILD_CACHE"),
         "disk space for the output": lambda: _space("disk space for the output", output, _OUTPUT_BYTES, "--output"),
     }
-    for name, look in looks.items():
-        try:
-            yield look()
-        except (MissingProgram, OSError) as error:
-            failure = refusals.explained(error) if isinstance(error, OSError) else error
-            detail, _, remedy = str(failure).partition("; ")
-            yield Finding(name, detail, remedy or "mend that first")
+    calls = [partial(_found, name, look) for name, look in looks.items()]
+    return command.call_all(calls, len(calls), on_finish=lambda done: None)
 
 
-def _interpreter() -> Finding:
+def _found(name: str, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except (MissingProgram, OSError) as error:
+        failure = refusals.explained(error) if isinstance(error, OSError) else error
+        detail, _, remedy = str(failure).partition("; ")
+        return Finding(name, detail, remedy or "mend that first")
+
+
+def _interpreter(tags: Sequence[Tag]) -> Finding:
     try:
         target = target_for(None)
     except Failure as error:
         return Finding("interpreter", str(error), "run on Linux")
-    built_for = {abi for tag in catalogue.tags(paths.patches_folder()) for abi in tag.interpreters}
+    built_for = {abi for tag in tags for abi in tag.interpreters}
     if target.interpreter not in built_for:
         known = ", ".join(sorted(built_for))
         return Finding("interpreter", f"{target}: no official wheel is known for it", f"use one of {known}")
     return Finding("interpreter", f"{target}, {sys.executable}")
 
 
-def _compiler() -> Finding:
+def _compiler(tags: Sequence[Tag]) -> Finding:
     try:
         words = compilation.compiler()
     except Failure as error:
         return Finding("C++ compiler", str(error).split(":")[0], _install("c++"))
     version = (command.run([*words, "--version"]).text.splitlines() or ["unknown version"])[0]
-    patches = paths.patches_folder()
-    for standard in sorted({tag.standard for tag in catalogue.tags(patches)}):
-        with tempfile.TemporaryDirectory(prefix="lmsbuild-doctor-") as folder:
-            source = Path(folder) / "probe.cc"
-            source.write_text("#include <thread>\n#include <string>\nvoid probe() { std::thread([] {}).join(); }\n")
-            flags = [f"-std={standard}", "-fPIC", "-shared", "-pthread", "-o", f"{folder}/probe.so"]
-            if command.run([*words, *flags, str(source)]).code or not Path(folder, "probe.so").is_file():
+    standards = sorted({tag.standard for tag in tags})
+    with ThreadPoolExecutor() as pool:
+        for standard, builds in zip(standards, pool.map(partial(_builds, words), standards), strict=True):
+            if not builds:
                 return Finding("C++ compiler", f"{version} cannot build {standard}", _install("c++"))
     return Finding("C++ compiler", version)
+
+
+def _builds(compiler: Sequence[str], standard: str) -> bool:
+    """Whether the compiler makes a library of this C++ standard."""
+    with tempfile.TemporaryDirectory(prefix="lmsbuild-doctor-") as folder:
+        source, library = Path(folder, "probe.cc"), Path(folder, "probe.so")
+        source.write_text("#include <mutex>\n#include <string>\nvoid probe() { std::mutex().lock(); }\n")
+        flags = [f"-std={standard}", "-fPIC", "-shared", "-pthread"]
+        return command.run([*compiler, *flags, "-o", library, source]).code == 0 and library.is_file()
 
 
 def _git() -> Finding:
@@ -112,11 +126,11 @@ def _git() -> Finding:
     return Finding("git", command.run(["git", "--version"]).text.strip())
 
 
-def _pip() -> Finding:
+def _pip(tags: Sequence[Tag]) -> Finding:
     if importlib.util.find_spec("pip") is None:
         return Finding("pip", f"{sys.executable} has no pip", f"{sys.executable} -m ensurepip")
     wanted: dict[str, list[str]] = {}  # versions by package; pip lists those that have a wheel for this interpreter
-    for tag in catalogue.tags(paths.patches_folder()):
+    for tag in tags:
         wanted.setdefault(tag.package, [])
         if target_for(None).interpreter in tag.interpreters:
             wanted[tag.package].append(tag.version)
@@ -131,9 +145,9 @@ def _cuda() -> Finding:
     patches = paths.patches_folder()
     wanted: dict[str, list[str]] = {}
     served = []
-    for version in cuda.versions(patches):
+    for version in cuda_packages.versions(patches):
         with suppress(UnknownCuda):  # for another kind of machine only
-            for release in cuda.releases(patches, version, target_for(None).machine):
+            for release in cuda_packages.releases(patches, version, target_for(None).machine):
                 wanted.setdefault(release.package, []).append(release.version)
             served.append(version)
     remedy = "check `pip config list`; only wheels for CUDA need it"
@@ -143,14 +157,11 @@ def _cuda() -> Finding:
 
 def _unlisted(name: str, wanted: Mapping[str, list[str]], remedy: str) -> Finding | None:
     """What is amiss when pip does not list these versions, by package."""
-    words = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "index", "versions"]
-    for package, versions in wanted.items():
-        listed = command.run([*words, package])
-        if listed.code:
-            reason = (listed.error_text.strip().splitlines() or ["no reason given"])[-1]
+    found, reason = pip_command.versions(list(wanted))
+    for number, (package, versions) in enumerate(wanted.items()):
+        if number == len(found):
             return Finding(name, f"pip cannot find {package}: {reason}", f"check the network, and {remedy}")
-        missing = [version for version in versions if version not in listed.text]
-        if missing:
+        if missing := [version for version in versions if version not in found[number]]:
             return Finding(name, f"pip finds no {package} {', '.join(missing)}", remedy)
     return None
 

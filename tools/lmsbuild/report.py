@@ -1,7 +1,8 @@
 """What the tool says while it works: stages, notes, commands and progress bars, all on standard error.
 
-On a terminal a stage has a spinner or a bar, and its time when it ends; elsewhere it is one line, when it begins. Standard output carries results, so that it can be piped. rich is not imported
-before something is said, so that a script which only reads the catalogue needs no package.
+On a terminal a stage has a spinner or a bar, and its time when it ends; elsewhere it is one line, when it begins. Standard output carries
+results, so that it can be piped. rich is not imported before a style or a bar needs it, which takes longer than `lmsbuild matrix`, and
+scripts that read the catalogue have no packages.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import functools
 import re
 import shlex
+import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -116,9 +118,14 @@ def output(text: str) -> None:
 
 
 def failure(message: str) -> None:
-    """Shows why the tool gives up."""
+    """Shows why the tool gives up, in any case: without colour where rich cannot be loaded."""
+    style = "bold red"
+    try:
+        _console()
+    except (ImportError, SyntaxError, AttributeError, OSError, MemoryError):
+        style = ""
     with suppress(OSError, ReaderGone):  # of a terminal that is gone
-        _say("error:", "bold red", end=" ")
+        _say("error:", style, end=" ")
         _say(message)
 
 
@@ -130,7 +137,11 @@ def verbatim(text: str) -> str:
 
 
 def _say(text: str, style: str = "", end: str = "\n") -> None:
-    _console().print(verbatim(masked(text)), style=style, end=end, markup=False)
+    text = verbatim(masked(text))
+    if style or _console.cache_info().currsize:
+        _console().print(text, style=style, end=end, markup=False)
+    else:  # it is plain, and there is no bar that it would have to appear above
+        print(text, file=sys.stderr, end=end)
 
 
 class Show(Protocol):

@@ -12,6 +12,7 @@ from typing import Any
 from lmsbuild.catalogue import forms
 from lmsbuild.errors import AmbiguousTag, BadSources, UnknownFramework, UnknownPackage, UnknownTag
 from lmsbuild.published.regular_file import read_file
+from lmsbuild.wheel.target import machine_of
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -53,10 +54,6 @@ class Tag(Release):
     @property
     def machines(self) -> dict[str, list[str]]:
         """The ABI tags of the known official wheels for each kind of machine, such as cp312 for x86_64."""
-        from lmsbuild.wheel.target import (
-            machine_of,
-        )  # here, since ci/gpu reads tags without the packages that this takes
-
         found: dict[str, set[str]] = {}
         for name in self.wheels:
             _, abi, platforms = name.removesuffix(".whl").rsplit("-", 2)

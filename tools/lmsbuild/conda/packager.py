@@ -19,7 +19,7 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from lmsbuild import command, report, source_date
-from lmsbuild.conda import package_tests, reproducible, tools
+from lmsbuild.conda import LEVEL, package_tests, reproducible, tools
 from lmsbuild.conda.platforms import Platform
 from lmsbuild.conda.requirements import read_providers
 from lmsbuild.conda.tree import copy_licenses, link_libraries, unpack
@@ -27,10 +27,10 @@ from lmsbuild.conda.variants import Layout, describe, framework, layout
 from lmsbuild.errors import BadSources, CondaBuildFailed, FolderInUse, UnsolvableTest, disk_failures
 from lmsbuild.sbom import sbom
 from lmsbuild.wheel.input_file import InputFile
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.name import parse_name
+from lmsbuild.wheel.wheel import WheelFile
 from lmsbuild.workspace import publish, workspace
 
-LEVEL = 12  # of compression; docs/performance.md has what others take
 _FIRST_LEVEL = "conda:1"  # of what rattler-build writes, which is written anew
 
 

@@ -28,10 +28,10 @@ from lmsbuild.errors import BadSources, UnknownRequirement, WrongPlatform, Wrong
 from lmsbuild.graft import graft
 from lmsbuild.patch import series
 from lmsbuild.patch.series import Graft
+from lmsbuild.wheel.name import WheelName
 from lmsbuild.wheel.target import machine_of
-from lmsbuild.wheel.wheel import WheelFile, WheelName
+from lmsbuild.wheel.wheel import WheelFile
 
-LARGEST_NUMBER = 99_999
 _FIRST_NUMBER = 1000  # above those of other channels, so that of one version this build is preferred
 _CUDA_NUMBER = (
     100_000  # what a CUDA build's number is above the CPU build's: it is preferred where both can be installed

@@ -1,7 +1,7 @@
 """What the system refuses where no part of the tool expects it, as a sentence.
 
 The last resort: whoever opens a file of the user's says more about it. What is no error of the system's, and no module that
-is missing, is a fault of the tool, and shows its traceback.
+is missing or damaged, is a fault of the tool, and shows its traceback.
 """
 
 from __future__ import annotations
@@ -49,18 +49,10 @@ def refused() -> Iterator[None]:
         raise SystemRefused(f"{error}: {_REMEDIES[errno.ELOOP]}") from error
     except MemoryError as error:
         raise SystemRefused(f"there is not enough memory: {_MEMORY}") from error
-    except ImportError as error:
+    except (ImportError, SyntaxError, AttributeError) as error:
+        if isinstance(error, AttributeError) and not _is_from_loading(error):
+            raise
         raise NotLoaded(f"a part of lmsbuild cannot be loaded: {_first_line(error)}; {_INSTALL}") from error
-
-
-@contextmanager
-def loading() -> Iterator[None]:
-    """As `refused`, where modules are imported: there a fault of their text, too, is one of the installation."""
-    with refused():
-        try:
-            yield
-        except (SyntaxError, AttributeError) as error:
-            raise NotLoaded(f"a part of lmsbuild cannot be loaded: {_first_line(error)}; {_INSTALL}") from error
 
 
 def explained(error: OSError) -> Failure:
@@ -75,6 +67,17 @@ def explained(error: OSError) -> Failure:
         return NoSpace(name or "the disk", reason)
     where = f"{name}: {reason}" if name else reason
     return SystemRefused(f"the system refused something: {where}; {_REMEDIES.get(error.errno or 0, _NEXT)}")
+
+
+def _is_from_loading(error: BaseException) -> bool:
+    """Whether a module was being loaded, at whatever moment of the run: the traceback shows its text, or what loads it."""
+    trace = error.__traceback__
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        if code.co_name == "<module>" or code.co_filename.startswith("<frozen importlib"):
+            return True
+        trace = trace.tb_next
+    return False
 
 
 def _folder_is_gone() -> bool:

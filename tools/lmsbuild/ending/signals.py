@@ -6,11 +6,13 @@ import signal
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from queue import Empty, SimpleQueue
 from types import FrameType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
+
+if TYPE_CHECKING:
+    from concurrent.futures import Future
 
 T = TypeVar("T")
 
@@ -21,7 +23,8 @@ _ENDING = (
     *(signal.SIGXCPU, signal.SIGALRM, signal.SIGUSR1, signal.SIGUSR2),
 )
 _LONGEST = 0.2  # seconds that a signal may wait
-_AGAIN = 0.01  # seconds after which a signal that was dropped comes again
+_AGAIN = 0.01  # seconds after which a signal that was dropped, or put off, comes again
+_LOADING = 5.0  # seconds for which modules that are being loaded put a signal off
 _postponing = 0  # blocks of `postponed` that the main thread is in
 _arrived: list[int] = []
 
@@ -76,20 +79,34 @@ def _next_of(done: SimpleQueue[T]) -> T:
             return done.get(timeout=_LONGEST)
 
 
-def _end(number: int, frame: FrameType | None) -> None:
+def _end(number: int, frame: FrameType | None, left: float = _LOADING) -> None:
+    """`left`: for how many seconds more modules that are being loaded put it off; they may turn an exception into another."""
     for each in _ENDING:  # a second one would interrupt the cleaning
         signal.signal(each, signal.SIG_IGN)
     if _postponing:
         _arrived.append(number)
+    elif left > 0 and _is_loading(frame):
+        _come_again(number, left - _AGAIN)
     else:
         raise Ended(number)
+
+
+def _is_loading(frame: FrameType | None) -> bool:
+    while frame is not None:
+        if frame.f_code.co_filename.startswith("<frozen importlib"):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _come_again(number: int, left: float = _LOADING) -> None:
+    signal.signal(signal.SIGALRM, lambda _, frame: _end(number, frame, left))
+    signal.setitimer(signal.ITIMER_REAL, _AGAIN)
 
 
 def _raise_again(dropped: sys.UnraisableHookArgs) -> None:
     """Python drops an exception in a destructor or callback, where nobody could catch it: the signal comes again a moment later."""
     if isinstance(dropped.exc_value, Ended):
-        number = dropped.exc_value.number
-        signal.signal(signal.SIGALRM, lambda *_: _end(number, None))
-        signal.setitimer(signal.ITIMER_REAL, _AGAIN)
+        _come_again(dropped.exc_value.number)
     else:
         sys.__unraisablehook__(dropped)

@@ -7,12 +7,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from lmsbuild.catalogue.catalogue import Release, read_toml
-from lmsbuild.errors import DamagedWheel, UnknownCuda, WrongHash
+from lmsbuild.catalogue.cuda_packages import has_library, releases
+from lmsbuild.errors import DamagedWheel, WrongHash
 from lmsbuild.fetch import download
 from lmsbuild.wheel.input_file import InputFile
 from lmsbuild.wheel.target import target_for
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.wheel import WheelFile
 
 _INCLUDE = re.compile(r"nvidia/\w+/include/(.+)")
 _LIBRARY = re.compile(r"nvidia/\w+/lib/(libcudart\.so\.[\d.]+)")
@@ -27,30 +27,6 @@ class Runtime:
     library: Path | None  # None: there is no package with the one that the wheel needs
     functions: Path  # a library with the same functions, for this machine
     wheels: Mapping[str, str] = field(default_factory=dict)  # sha256 of those that it is out of, by name
-
-
-def versions(patches: Path) -> list[str]:
-    """The CUDA versions that the catalogue has packages for."""
-    return sorted(read_toml(patches / "catalogue/cuda.toml"))
-
-
-def releases(patches: Path, version: str, machine: str) -> list[Release]:
-    """The packages with the runtime of this CUDA version, for this kind of machine. Raises UnknownCuda."""
-    table = read_toml(patches / "catalogue/cuda.toml")
-    row = dict(table.get(version, {}))
-    if headers := row.pop("headers", None):
-        return releases(patches, headers, machine)
-    wheels: dict[tuple[str, str], dict[str, str]] = {}
-    for name, digest in row.items():
-        parsed = parse_name(Path(name))
-        if any(platform.endswith(f"_{machine}") for platform in parsed.platforms):
-            wheels.setdefault((parsed.package, str(parsed.version)), {})[name] = digest
-    if not wheels:
-        raise UnknownCuda(
-            f"the base wheel is for CUDA {version} on {machine}, but patches/catalogue/cuda.toml names packages for "
-            f"{', '.join(sorted(table))} only: add them there, or give a wheel for one of these"
-        )
-    return [Release(package, number, known) for (package, number), known in wheels.items()]
 
 
 def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
@@ -72,8 +48,8 @@ def unpack(patches: Path, version: str, cache: Path, folder: Path) -> Runtime:
     libraries = sorted(folder.glob("lib/libcudart.so.*"))
     if len(libraries) != 1:
         raise DamagedWheel(f"the packages for CUDA {version} hold {len(libraries)} runtime libraries, not one")
-    is_its_own = "headers" not in read_toml(patches / "catalogue/cuda.toml")[version]
-    return Runtime(folder / "include", libraries[0] if is_its_own else None, libraries[0], wheels)
+    own = libraries[0] if has_library(patches, version) else None
+    return Runtime(folder / "include", own, libraries[0], wheels)
 
 
 def carried(names: Iterable[str]) -> str | None:

@@ -23,8 +23,8 @@ from lmsbuild.errors import DamagedWheel, DownloadFailed, NoSpace, WrongHash
 from lmsbuild.fetch import http_requests, pip_command, ranged, resumable
 from lmsbuild.lock import locked
 from lmsbuild.wheel.input_file import InputFile
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import Target
-from lmsbuild.wheel.wheel import parse_name
 
 _SUM = ".sha256"
 _UPSTREAMS = re.compile(r"cpu|cu\d+")  # the local version labels of PyTorch's own indices

@@ -42,6 +42,13 @@ def run(
     return patience.repeat(attempt, _CUT_SHORT)
 
 
+def versions(packages: Sequence[str]) -> tuple[list[str], str]:
+    """What `pip index versions` prints of each package, up to the first that pip does not find, and why it does not find that one."""
+    done = command.run([sys.executable, "-m", "lmsbuild.programs.pip_versions", *packages])
+    *found, _ = done.text.split("\0")
+    return found, (done.error_text.strip().splitlines() or ["no reason given"])[-1]
+
+
 def configuration() -> str:
     """What pip is configured to do, a setting a line, as `pip config list` prints it."""
     return run(["config", "list"]).text

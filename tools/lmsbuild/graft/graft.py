@@ -33,8 +33,9 @@ from lmsbuild.sbom import sbom
 from lmsbuild.sbom.part import Part
 from lmsbuild.wheel.archive import ArchiveWriter
 from lmsbuild.wheel.input_file import InputFile
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import Target, glibc_minor, target_for
-from lmsbuild.wheel.wheel import WheelFile, parse_name, record_hash, record_text
+from lmsbuild.wheel.wheel import WheelFile, record_hash, record_text
 from lmsbuild.workspace import workspace
 
 _TAG = re.compile(r"(?i:Tag):[ \t]*([\w.]+)-([\w.]+)-[\w.]+\s*")  # a line of WHEEL

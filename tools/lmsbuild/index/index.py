@@ -24,7 +24,8 @@ from lmsbuild.index.pages import Row
 from lmsbuild.published.folder import SEEN, Published, publishing, read_json, read_seen, stamp, write
 from lmsbuild.published.regular_file import read_file
 from lmsbuild.wheel.input_file import InputFile
-from lmsbuild.wheel.wheel import WheelFile, file_sha256, parse_name
+from lmsbuild.wheel.name import parse_name
+from lmsbuild.wheel.wheel import WheelFile, file_sha256
 
 _COMMAND = "lmsbuild index"
 _NAME = re.compile(r"[A-Za-z0-9._+!-]+")  # of a file; what else a name may hold, no wheel's name does

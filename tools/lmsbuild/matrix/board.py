@@ -15,7 +15,7 @@ from rich.text import Text
 
 from lmsbuild import report
 from lmsbuild.matrix.build_row import Outcome
-from lmsbuild.matrix.matrix import Row
+from lmsbuild.matrix.row import Row
 
 _STYLES = {"built": "green", "failed": "bold red"}
 

@@ -13,7 +13,7 @@ from lmsbuild.errors import BuildUnfinished, RowsFailed, disk_failures
 from lmsbuild.lock import held
 from lmsbuild.matrix import board, cluster, local, stamp
 from lmsbuild.matrix.build_row import Job, Outcome
-from lmsbuild.matrix.matrix import KINDS, Row
+from lmsbuild.matrix.row import KINDS, Row
 
 
 @dataclass(frozen=True)

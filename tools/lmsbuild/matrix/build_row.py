@@ -16,7 +16,7 @@ from lmsbuild import command, paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import BuildFailed, Failure, OtherTool, disk_failures
 from lmsbuild.matrix import stamp
-from lmsbuild.matrix.matrix import Row
+from lmsbuild.matrix.row import Row
 from lmsbuild.matrix.stamp import Product
 from lmsbuild.wheel.wheel import file_sha256
 from lmsbuild.workspace import publish, workspace

@@ -1,4 +1,4 @@
-"""The commands `matrix` and `build-all`."""
+"""The commands `matrix` and `build-all`; what they need is imported when they are called, as in cli.py."""
 
 from __future__ import annotations
 
@@ -9,10 +9,7 @@ from pathlib import Path
 import click
 
 from lmsbuild import paths, report
-from lmsbuild.conda.platforms import find_platform
-from lmsbuild.matrix import board, build_all, matrix
-from lmsbuild.matrix.matrix import Filters
-from lmsbuild.wheel.target import target_for
+from lmsbuild.matrix.row import KINDS
 
 _FILTERS = (
     ("--framework", "frameworks", "A framework, such as pytorch."),
@@ -29,7 +26,7 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
     """The options that choose rows."""
     command = click.option("--shard", default="", metavar="N/COUNT", help="A part of the rows, such as 2/4.")(command)
     for option, field, text in reversed(_FILTERS):
-        values = click.Choice(matrix.KINDS) if field == "kinds" else click.STRING
+        values = click.Choice(KINDS) if field == "kinds" else click.STRING
         command = click.option(option, field, multiple=True, type=values, help=f"{text} May be given again.")(command)
     return command
 
@@ -38,7 +35,10 @@ def _filters(command: Callable[..., None]) -> Callable[..., None]:
 @_filters
 def print_matrix(**asked: str | tuple[str, ...]) -> None:
     """Print what can be built as JSON, on one line, as `strategy.matrix` of GitHub's workflows takes it."""
-    rows = matrix.select(paths.patches_folder(), paths.recipes_folder(), Filters(**asked))  # type: ignore[arg-type]
+    from lmsbuild.matrix import matrix
+
+    filters = matrix.Filters(**asked)  # type: ignore[arg-type]
+    rows = matrix.select(paths.patches_folder(), paths.recipes_folder(), filters)
     if len(rows) > matrix.MOST_JOBS:
         parts = matrix.shards_needed(rows)
         report.note(
@@ -68,12 +68,16 @@ def build_rows(
 
     A row that fails does not stop the others. After an interruption, the same command goes on.
     """
+    from lmsbuild.conda.platforms import find_platform
+    from lmsbuild.matrix import board, build_all, matrix
+    from lmsbuild.wheel.target import target_for
+
     if scheduler is not None and jobs:
         raise click.UsageError("--jobs is for this machine; with --dask, each thread of a worker builds a row")
     recipes = paths.recipes_folder()
     if not asked["platforms"] and not asked["names"]:
         asked["platforms"] = (find_platform(recipes, target_for(None).machine).subdir,)
-    rows = matrix.select(paths.patches_folder(), recipes, Filters(**asked))  # type: ignore[arg-type]
+    rows = matrix.select(paths.patches_folder(), recipes, matrix.Filters(**asked))  # type: ignore[arg-type]
     conda = [word for channel in channels for word in ("--channel", channel)] + ([] if test else ["--no-test"])
     outcomes = build_all.build(build_all.Options(rows, output, jobs or 1, scheduler, tuple(conda)))
     board.show(outcomes)

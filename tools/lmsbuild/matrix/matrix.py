@@ -16,34 +16,11 @@ from lmsbuild.catalogue import catalogue, debian_builds
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.conda.platforms import find_platform, read_platforms
 from lmsbuild.errors import NothingToBuild
+from lmsbuild.matrix.row import KINDS, Row
 from lmsbuild.wheel.target import machine_of, minor_of, python_of
-from lmsbuild.wheel.wheel import parse_name
 
-KINDS = ("wheel", "conda")
 MOST_JOBS = 256  # that GitHub makes of one matrix
 _SHARD = re.compile(r"([1-9][0-9]{0,8})/([1-9][0-9]{0,8})")
-
-
-@dataclass(frozen=True)
-class Row:
-    """One thing that can be built."""
-
-    framework: str
-    tag: str  # such as v2.13.0
-    package: str  # whose wheel is patched, such as tensorflow-cpu
-    python: str  # such as 3.12, or 3.13t for the free-threaded one
-    platform: str  # as channels call it, such as linux-64
-    kind: str  # one of KINDS
-
-    @property
-    def name(self) -> str:
-        """Tells the row from all others; the same in every run, and fit for a file's name."""
-        return f"{self.stem}-{self.kind}"
-
-    @property
-    def stem(self) -> str:
-        """What a wheel's name and that of its package have in common."""
-        return f"{self.package}-{self.tag}-py{self.python}-{self.platform}"
 
 
 @dataclass(frozen=True)
@@ -104,25 +81,29 @@ def select(patches: Path, recipes: Path, filters: Filters) -> list[Row]:
 
 def shard(rows: Sequence[Row], part: int, parts: int) -> list[Row]:
     """One of `parts`, the first being 1. A wheel is in that of its package, which need not build it again then."""
-    pairs = [list(pair) for _, pair in groupby(rows, key=lambda row: row.stem)]
-    return list(chain.from_iterable(pairs[part - 1 :: parts]))
+    return list(chain.from_iterable(_pairs(rows)[part - 1 :: parts]))
 
 
 def shards_needed(rows: Sequence[Row]) -> int:
     """Into how many parts the rows have to go, so that GitHub takes each."""
-    return next(
-        parts for parts in count(1) if all(len(shard(rows, part, parts)) <= MOST_JOBS for part in range(1, parts + 1))
-    )
+    sizes = [len(pair) for pair in _pairs(rows)]
+    return next(parts for parts in count(1) if all(sum(sizes[part::parts]) <= MOST_JOBS for part in range(parts)))
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
     """The rows in the form that `strategy.matrix` of GitHub's workflows takes."""
-    return {"include": [{"name": row.name, **asdict(row)} for row in rows]}
+    return {"include": [{"name": row.name, **vars(row)} for row in rows]}
+
+
+def _pairs(rows: Sequence[Row]) -> list[list[Row]]:
+    """The rows, each wheel with its package."""
+    return [list(pair) for _, pair in groupby(rows, key=lambda row: row.stem)]
 
 
 def _rows(patches: Path, recipes: Path) -> Iterator[Row]:
     subdirs = {platform.machine: platform.subdir for platform in read_platforms(recipes)}
     tags = sorted(catalogue.tags(patches), key=lambda tag: (tag.framework, tag.number))
+    builds = {framework: debian_builds.read(patches, framework) for framework in {tag.framework for tag in tags}}
     for tag in tags:
         for package in tag.packages:
             places = {place for name in catalogue.of_package(tag, package).wheels for place in _places(name)}
@@ -130,16 +111,16 @@ def _rows(patches: Path, recipes: Path) -> Iterator[Row]:
                 if machine in subdirs:
                     for kind in KINDS:
                         yield Row(tag.framework, tag.name, package, python, subdirs[machine], kind)
-        for build in debian_builds.read(patches, tag.framework):
+        for build in builds[tag.framework]:
             if build.tag == tag.name and build.machine not in tag.machines and build.machine in subdirs:
                 yield Row(tag.framework, tag.name, tag.package, build.python, subdirs[build.machine], "conda")
 
 
 def _places(wheel: str) -> set[tuple[str, str]]:
-    """The interpreters and machines that an official wheel is for, by its name."""
-    parsed = parse_name(Path(wheel))
-    pythons = {python for tag in parsed.tags if (python := python_of(tag.abi))}
-    return {(python, machine_of(platform)) for python in pythons for platform in parsed.platforms}
+    """The interpreters and machines that an official wheel is for, by its name, of which the catalogue checks the form."""
+    _, abis, platforms = wheel.removesuffix(".whl").rsplit("-", 2)
+    pythons = {python for abi in abis.split(".") if (python := python_of(abi))}
+    return {(python, machine_of(platform)) for python in pythons for platform in platforms.split(".")}
 
 
 def _checked(patches: Path, recipes: Path, filters: Filters) -> dict[str, set[str]]:
@@ -163,8 +144,7 @@ def _checked(patches: Path, recipes: Path, filters: Filters) -> dict[str, set[st
 
 
 def _passes(row: Row, wanted: dict[str, set[str]]) -> bool:
-    stated = {"name": row.name, "full_tag": f"{row.framework}:{row.tag}", **asdict(row)}
-    return all(stated[field] in values for field, values in wanted.items())
+    return all(getattr(row, field) in values for field, values in wanted.items())
 
 
 def _shard(text: str) -> tuple[int, int]:

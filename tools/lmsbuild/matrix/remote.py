@@ -13,7 +13,7 @@ from typing import Any
 
 from lmsbuild.matrix import build_row
 from lmsbuild.matrix.build_row import Job, Outcome
-from lmsbuild.matrix.matrix import Row
+from lmsbuild.matrix.row import Row
 from lmsbuild.matrix.stamp import Product
 
 EXPRESSION = (

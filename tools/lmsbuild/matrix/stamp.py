@@ -13,7 +13,8 @@ from typing import Any
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.conda.platforms import find_platform
-from lmsbuild.matrix.matrix import Row, base_of
+from lmsbuild.matrix.matrix import base_of
+from lmsbuild.matrix.row import Row
 from lmsbuild.patch.patch import find_patch
 from lmsbuild.wheel.wheel import file_sha256
 

@@ -17,8 +17,9 @@ from lmsbuild import command
 from lmsbuild.catalogue.catalogue import Release
 from lmsbuild.patch.patch import Patch
 from lmsbuild.sbom.part import Part
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import Target
-from lmsbuild.wheel.wheel import WheelFile, file_sha256, parse_name
+from lmsbuild.wheel.wheel import WheelFile, file_sha256
 
 MEMBER = "sboms/large-model-support.cdx.json"  # below a wheel's dist-info folder, as PEP 770 has it
 CONDA_MEMBER = "info/recipe/large-model-support.cdx.json"  # which clients neither install nor read

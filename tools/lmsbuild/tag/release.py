@@ -17,8 +17,9 @@ from lmsbuild.fetch import http_requests, ranged
 from lmsbuild.graft import graft
 from lmsbuild.patch import edits, series
 from lmsbuild.patch.series import Graft
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import machine_of, minor_of, python_of, target_for
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.wheel import WheelFile
 
 _OLDEST_STANDARD = 14  # what the files that the patch adds need
 

@@ -26,7 +26,8 @@ from lmsbuild.fetch import pip_command
 from lmsbuild.trial import timeline
 from lmsbuild.trial.timeline import Sample
 from lmsbuild.wheel.input_file import InputFile
-from lmsbuild.wheel.wheel import WheelFile, parse_name
+from lmsbuild.wheel.name import parse_name
+from lmsbuild.wheel.wheel import WheelFile
 
 _MIB = 1 << 20
 OVERSUBSCRIPTION = 3

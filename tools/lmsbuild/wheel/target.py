@@ -7,9 +7,12 @@ import platform
 import re
 import sys
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from lmsbuild.errors import WrongPlatform
-from lmsbuild.wheel.wheel import WheelName
+
+if TYPE_CHECKING:
+    from lmsbuild.wheel.name import WheelName
 
 _PYTHON = re.compile(r"3\.([0-9]{1,4})t?")
 _ABI = re.compile(r"cp3([0-9]{1,4}t?)m?")

@@ -1,4 +1,4 @@
-"""A wheel file: its name, its members, and whether they are what its RECORD says."""
+"""A wheel file: its members, and whether they are what its RECORD says."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ import zipfile
 from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
-from dataclasses import dataclass
 from email.message import Message
 from email.parser import HeaderParser
 from pathlib import Path
@@ -22,9 +21,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING, BinaryIO
 
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
-from packaging.tags import Tag as InterpreterTag
 from packaging.tags import parse_tag
-from packaging.utils import InvalidWheelFilename, canonicalize_name, parse_wheel_filename
+from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from lmsbuild.ending import signals
@@ -32,30 +30,13 @@ from lmsbuild.errors import DamagedWheel, TamperedWheel, UnsafeMember
 from lmsbuild.wheel import layout, member_names
 from lmsbuild.wheel.archive import unpacked_chunks
 from lmsbuild.wheel.input_file import InputFile
+from lmsbuild.wheel.name import parse_name
 
 if TYPE_CHECKING:
     from typing_extensions import Self
 
 _UNSIGNED = (".jws", ".p7s")  # signatures of RECORD, which cannot be listed in it with a hash
 _SIDE_BY_SIDE = 2  # threads that unpack; hashing and unpacking leave the interpreter's lock
-
-
-@dataclass(frozen=True)
-class WheelName:
-    """What a wheel's file name says."""
-
-    package: str
-    version: Version
-    tags: frozenset[InterpreterTag]
-
-    @property
-    def is_patched(self) -> bool:
-        """Whether the local version label is one that the graft gives."""
-        return re.search(r"(^|\.)lms\d+$", self.version.local or "") is not None
-
-    @property
-    def platforms(self) -> list[str]:
-        return sorted({tag.platform for tag in self.tags})
 
 
 class _Count:
@@ -70,17 +51,6 @@ class _Count:
         with self._lock:
             self._sum += amount
             self._show(self._sum)
-
-
-def parse_name(path: Path) -> WheelName:
-    """Raises DamagedWheel when the file's name is not a wheel's."""
-    try:
-        package, version, _, tags = parse_wheel_filename(path.name)
-    except InvalidWheelFilename as error:
-        raise DamagedWheel(
-            f"{path.name} is not the name of a wheel: keep the name under which it was published"
-        ) from error
-    return WheelName(package, version, tags)
 
 
 def record_hash(data: bytes) -> str:
