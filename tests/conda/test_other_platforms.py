@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 import emulated_python
-import samples
 import synthetic
 from lmsbuild import paths
 from lmsbuild.bases import framework_package
@@ -59,7 +58,7 @@ def elves(package: Path) -> dict[str, runpath.Elf]:
     return found
 
 
-@pytest.mark.skipif(not samples.FULL, reason="takes minutes: set LMS_TEST_FULL=1")
+@pytest.mark.release
 def test_aarch64(lms_python: Path, tmp_path: Path) -> None:
     """The official wheel's package, and its own test in the emulator: training in a third of the memory."""
     platform("aarch64")

@@ -10,7 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import samples
 import small_wheels
 from lmsbuild import paths
 from lmsbuild.channel import audit, channel
@@ -93,7 +92,7 @@ def test_command(tmp_path: Path) -> None:
         assert done.returncode == failure.exit_code, done.stderr
 
 
-@pytest.mark.skipif(not samples.FULL, reason="takes minutes: set LMS_TEST_FULL=1")
+@pytest.mark.release
 def test_the_real_package(
     tensorflow_wheel: Callable[[str], Path], tensorflow_python: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -2,8 +2,8 @@
 
 The newest release and one with Keras 2 run all but those of checks_tf_every_release, which an old one runs, with the
 interpreter that it is for. LMS_TEST_TENSORFLOW_TAGS names more old releases, such as "v2.2.0 v2.12.0". The checks of
-checks_tf_estimator and those of MODELS run on the one with Keras 2, and those of ALIKE on the newest; LMS_TEST_FULL=1 runs
-them on every one that can, and those of LONG at all.
+checks_tf_estimator and those of MODELS run on the one with Keras 2, and those of ALIKE on the newest; before a release they
+run on every one that can, and those of LONG at all.
 
 To run one alone, with the interpreter that the fixture made and programs/ in PYTHONPATH:
 ``LMS_TEST_FRAMEWORK=tensorflow python ../programs/run_checks.py checks_tf_handout check_sessions``.
@@ -22,7 +22,6 @@ import pytest
 import old_release
 from checks import Outcomes, parameters
 from lmsbuild.catalogue.catalogue import number
-from samples import FULL
 
 PROGRAMS = Path(__file__).parent / "programs"
 NEW_TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3
@@ -45,21 +44,24 @@ FIRST_WITHOUT_ESTIMATORS = "v2.16.0"
 
 def every_check() -> list[Any]:
     return [
-        pytest.param(tag, *each.values, id=f"{tag}-{each.values[0]}-{each.values[1]}")
+        pytest.param(tag, *each.values, id=f"{tag}-{each.values[0]}-{each.values[1]}", marks=mark(tag, *each.values))
         for tag in (*NEW_TAGS, *OLD_TAGS)
         for each in parameters(PROGRAMS)
-        if runs(tag, *each.values)
+        if can_run(tag, each.values[0])
     ]
 
 
-def runs(tag: str, module: str, name: str) -> bool:
+def can_run(tag: str, module: str) -> bool:
     if module == ESTIMATOR_MODULE:
-        return number(tag) < number(FIRST_WITHOUT_ESTIMATORS) and (FULL or tag == NEW_TAGS[0])
-    if not FULL and name in LONG:
-        return False
-    if not FULL and (module in ALIKE or name in MODELS):
-        return tag == NEW_TAGS[0 if name in MODELS else -1]
+        return number(tag) < number(FIRST_WITHOUT_ESTIMATORS)
     return (module == OLD_MODULE) == (tag in OLD_TAGS)
+
+
+def mark(tag: str, module: str, name: str) -> Any:
+    """What parametrize takes for the marks of one check."""
+    once = {ESTIMATOR_MODULE: NEW_TAGS[0], **dict.fromkeys(ALIKE, NEW_TAGS[-1])}
+    here = tag == (NEW_TAGS[0] if name in MODELS else once.get(module, tag))
+    return () if here and name not in LONG else pytest.mark.release
 
 
 @pytest.fixture(scope="session")
