@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,12 @@ def launcher() -> list[str]:
     """The words before a compiler's own; none without ccache."""
     found = shutil.which("ccache")
     return [found] if found else []
+
+
+def cached_compiler() -> dict[str, str]:
+    """The variable by which `lmsbuild` compiles through ccache, if there is one and the user names no compiler."""
+    found = launcher()
+    return {"CXX": shlex.join([*found, "g++"])} if found and "CXX" not in os.environ and shutil.which("g++") else {}
 
 
 def wheel(name: str, base: str, build: Callable[[Path], Path]) -> Path:

@@ -25,6 +25,8 @@ from lmsbuild.wheel.wheel import WheelFile
 from row_shop import NAMES, PYTHONS, SUBDIR, RowShop, leftovers, runs, wait_for
 from workshop import DRIVE, Workshop
 
+pytestmark = pytest.mark.build  # starts the tool for every row, and clusters
+
 PRELOAD = DRIVE.with_name("dask_worker.py")
 
 

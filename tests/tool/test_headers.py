@@ -28,6 +28,8 @@ from lmsbuild.patch import series
 from lmsbuild.patch.series import Graft
 from lmsbuild.wheel.target import target_for
 
+pytestmark = pytest.mark.build  # fetches parts of official wheels
+
 PATCHES = paths.patches_folder()
 CUDA = "aten/src/ATen/cuda/"
 

@@ -115,8 +115,19 @@ def test_a_file_that_changes_between_its_parts_is_refused(server: FlakyServer) -
         _read(server)
 
 
-@pytest.mark.parametrize("tag", ['"strong"', 'W/"weak"', ""])
-@pytest.mark.parametrize("trouble", TROUBLES)
+@pytest.mark.parametrize(
+    ("trouble", "tag"),
+    [
+        *((trouble, '"strong"') for trouble in TROUBLES),
+        *(("503", tag) for tag in ('W/"weak"', "")),
+        *(
+            pytest.param(trouble, tag, marks=pytest.mark.release)
+            for trouble in TROUBLES
+            for tag in ('W/"weak"', "")
+            if trouble != "503"
+        ),
+    ],
+)
 def test_a_download_goes_on_where_it_stopped(server: FlakyServer, tmp_path: Path, trouble: str, tag: str) -> None:
     server.tag = tag
     server.troubles = ["cut short", trouble]
@@ -194,6 +205,7 @@ def registry(workshop: Workshop, pauses: list[float], monkeypatch: pytest.Monkey
         yield server
 
 
+@pytest.mark.build
 def test_a_wheel_that_the_catalogue_knows_is_fetched_in_pieces(workshop: Workshop, registry: FlakyServer) -> None:
     synthetic.write_sources(workshop.patches, {workshop.base.name: file_sha256(workshop.base)})
     registry.troubles = ["cut short", *["503"] * 100]
@@ -208,6 +220,7 @@ def test_a_wheel_that_the_catalogue_knows_is_fetched_in_pieces(workshop: Worksho
     assert not [path for path in workshop.cache.iterdir() if path.suffix in (".partial", ".etag")]
 
 
+@pytest.mark.build
 def test_another_file_of_that_name_is_refused(workshop: Workshop, registry: FlakyServer) -> None:
     synthetic.write_sources(workshop.patches, {workshop.base.name: "0" * 64})
     with pytest.raises(WrongHash, match="the sha256"):
@@ -215,6 +228,7 @@ def test_another_file_of_that_name_is_refused(workshop: Workshop, registry: Flak
     assert not [path for path in workshop.cache.rglob("*") if path.suffix != ".lock"]
 
 
+@pytest.mark.build
 def test_what_the_server_refuses_is_left_to_pip(workshop: Workshop, registry: FlakyServer) -> None:
     synthetic.write_sources(workshop.patches, {workshop.base.name: file_sha256(workshop.base)})
     registry.troubles = ["403"]
@@ -222,6 +236,7 @@ def test_what_the_server_refuses_is_left_to_pip(workshop: Workshop, registry: Fl
     assert wheel.read_bytes() == workshop.base.read_bytes()
 
 
+@pytest.mark.build
 @pytest.mark.parametrize("failures", [3, 4])
 def test_pip_is_run_again_when_a_download_was_cut_short(
     workshop: Workshop, registry: FlakyServer, monkeypatch: pytest.MonkeyPatch, failures: int
@@ -249,6 +264,7 @@ def test_pip_waits_out_hiccups_unless_the_user_says_otherwise(monkeypatch: pytes
     assert [environment["PIP_RETRIES"] for environment in seen] == ["1", "7"]
 
 
+@pytest.mark.build
 def test_members_are_read_over_a_bad_network(workshop: Workshop, registry: FlakyServer) -> None:
     registry.troubles = ["reset", "503", "fine", "cut short", "500", "429", "reset"]
     name = workshop.base.name
@@ -256,6 +272,7 @@ def test_members_are_read_over_a_bad_network(workshop: Workshop, registry: Flaky
         assert wheel.read("torch/padding") == DATA
 
 
+@pytest.mark.build
 @pytest.mark.parametrize("failures", [3, 4])
 def test_git_is_run_again_after_a_hiccup(workshop: Workshop, failures: int) -> None:
     """With a stand-in for git, which finds no host the first times."""

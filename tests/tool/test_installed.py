@@ -22,6 +22,8 @@ from lmsreplay import __main__ as replay
 from lmsreplay.trace import MARKER_BYTES
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # installs the tool
+
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "patches"
 
