@@ -33,6 +33,8 @@ from solving import install, solve
 from stand_ins import PURE_PYTHON, VERSION, make, make_installed
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # compilers for other machines
+
 RECIPES = paths.recipes_folder()
 PACKAGES = f"lib/python{VERSION}/site-packages"
 TAG = "v2.6.0"
@@ -136,7 +138,11 @@ def base_wheel(members: dict[str, synthetic.Member], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("kind", "requires"),
-    [("base_package", {"openblas"}), ("base_wheel", set()), ("split", {"libprotobuf >=3", "sleef"})],
+    [
+        pytest.param("base_package", {"openblas"}, marks=pytest.mark.release),
+        ("base_wheel", set()),
+        ("split", {"libprotobuf >=3", "sleef"}),
+    ],
 )
 def test_ppc64le_from_a_base(
     kind: str, requires: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -17,6 +17,8 @@ from lmsbuild.conda import package_file, packager, runpath
 from lmsbuild.errors import UnknownPackage, WrongVersion
 from stand_ins import ABI, TENSORFLOW, VERSION, make_stand_ins
 
+pytestmark = pytest.mark.build  # starts the tool for every package
+
 TAG = "v2.14.1"
 RECIPES = paths.recipes_folder()
 PACKAGES = f"lib/python{VERSION}/site-packages"

@@ -14,10 +14,12 @@ import pytest
 from checks import Outcomes, parameters
 
 PROGRAMS = Path(__file__).parent / "programs"
-# Others do the same with fewer processes, or with less memory.
+# Others do the same with fewer processes, or train the same model with other memory and in the other ways.
 LONG = (
-    *("check_three_of_which_some_work", "check_four_of_which_some_work"),
+    *("check_three_of_which_some_work", "check_four_of_which_some_work", "check_models_at_a_sixteenth"),
     *("check_convnet_at_half", "check_lstm_at_half", "check_transformer_at_half", "check_unet3d_at_half"),
+    *("check_convnet_at_an_eighth", "check_lstm_at_an_eighth"),
+    *("check_transformer_at_a_quarter", "check_unet3d_at_a_quarter"),
     *("check_convnet_in_the_other_ways", "check_lstm_in_the_other_ways"),
     *("check_transformer_in_the_other_ways", "check_unet3d_in_the_other_ways"),
 )

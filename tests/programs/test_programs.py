@@ -1,7 +1,7 @@
 """Programs as people write them, with real libraries: what they compute and save with LMS equals what they do without, to the bit.
 
 Every program runs without LMS, with an ample limit, and with one of 15 % of the peak that it had then; before a release of
-50 %, too, and those of SLOW. LMS_TEST_SCALE=2 makes the models twice as wide.
+50 %, too, and those of SLOW and LIKE_OTHERS. LMS_TEST_SCALE=2 makes the models twice as wide.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ STOCK = "stock"
 RUNS = ("ample", "0.5", "0.15", "0.15:store")  # compared with that
 LARGE = ("0.5",)
 SLOW = ("aot_inductor", "monai_unet")
+LIKE_OTHERS = ("lightning_fit", "peft_lora", "trainer_bert", "trainer_t5")  # trainer_gpt2, accelerate_resume
 AT_ONCE = 2  # programs
 
 Outcomes = dict[str, dict[str, Any]]  # by run
@@ -47,7 +48,7 @@ def _sample(names: Iterable[str], release: Container[str]) -> list[Any]:
 
 
 @pytest.mark.parametrize("run", _sample(RUNS, LARGE))
-@pytest.mark.parametrize("name", _sample(program_runs.NAMES, SLOW))
+@pytest.mark.parametrize("name", _sample(program_runs.NAMES, (*SLOW, *LIKE_OTHERS)))
 def test_program(name: str, run: str, outcomes_of: Callable[[str], Outcomes]) -> None:
     stock, outcome = outcomes_of(name)[STOCK], outcomes_of(name)[run]
     for one in (stock, outcome):
