@@ -19,8 +19,6 @@ from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import NotACheckout
 from lmsbuild.patch.patch import find_patch
 from lmsbuild.wheel.wheel import file_sha256
-from lmsreplay import __main__ as replay
-from lmsreplay.trace import MARKER_BYTES
 from workshop import Workshop
 
 pytestmark = pytest.mark.build  # installs the tool
@@ -104,6 +102,8 @@ def test_modules_are_commands(installed: Path, tmp_path: Path, module: str) -> N
 def test_it_replays_a_trace_with_the_pager_that_it_carries(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from lmsreplay import __main__ as replay  # loads SciPy
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where nothing is compiled yet
     trace = tmp_path / "small.trace"
     trace.write_text(_trace(iterations=6, blocks=8))
@@ -124,6 +124,8 @@ def test_it_replays_a_trace_with_the_pager_that_it_carries(
 
 def _trace(iterations: int, blocks: int) -> str:
     """A trace in the pager's format: each iteration reads all blocks in order, and writes them in the other order."""
+    from lmsreplay.trace import MARKER_BYTES
+
     size = 1 << 20
     words = [f"a 0 t {block} {size}" for block in range(blocks)]
     for iteration in range(iterations):
