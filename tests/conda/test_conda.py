@@ -29,6 +29,8 @@ from lmsbuild.wheel.wheel import record_hash
 from small_wheels import variants
 from stand_ins import ABI, VERSION
 
+pytestmark = pytest.mark.build  # builds packages, by programs of other builders, too
+
 RECIPES = paths.recipes_folder()
 PACKAGES = f"lib/python{VERSION}/site-packages"
 

@@ -129,6 +129,7 @@ def test_build(built_package: Path) -> None:
     assert built_package.name == BUILT.replace("py311", f"py{sys.version_info[0]}{sys.version_info[1]}")
 
 
+@pytest.mark.release  # with small packages other tests do it
 @runs(PREPARE)
 def test_prepare(built_wheel: Path, tmp_path: Path, tool: dict[str, str]) -> None:
     run(f"{PREPARE} --wheel {built_wheel}", tmp_path, tool)
@@ -136,6 +137,7 @@ def test_prepare(built_wheel: Path, tmp_path: Path, tool: dict[str, str]) -> Non
     shutil.rmtree(tmp_path / "package")
 
 
+@pytest.mark.release  # with small packages other tests do it
 @runs(PUBLISH)
 @runs(INDEX)
 @runs(CHECK)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -144,32 +143,41 @@ def official(tag: Tag) -> list[str]:
     return list(chosen.values())
 
 
-def fetch(name: str, links: Mapping[str, list[ranged.Link]]) -> bytes:
+def fetch(name: str) -> bytes:
     """What an official wheel says of itself: some kilobytes, fetched without the rest of it.
 
     The archive's checksum alone vouches for it: some wheels' RECORD states the hash of an earlier METADATA.
     """
-    address = ranged.locate(parse_name(Path(name)).package, [name], links[parse_name(Path(name)).package])
+    package = parse_name(Path(name)).package
+    address = ranged.locate(package, [name], links(package))
     with ranged.open_address(address) as stream, WheelFile(Path(name), stream) as wheel:
         return wheel.read(f"{wheel.dist_info}/METADATA")
 
 
-@pytest.fixture(scope="module")
-def stated() -> dict[str, str]:
-    """METADATA of official wheels, by the wheel's name; fetched side by side, and kept in the cache from then on."""
-    folder = paths.cache_folder() / "metadata"
-    folder.mkdir(parents=True, exist_ok=True)
-    known = [name for tag in TAGS for name in official(tag)]
-    missing = [name for name in known if not (folder / name).exists()]
-    links = {package: ranged.links(package) for package in {parse_name(Path(name)).package for name in missing}}
-    with ThreadPoolExecutor(8) as pool:
-        for name, data in zip(missing, pool.map(lambda name: fetch(name, links), missing), strict=True):
-            replace_file(folder / name, data)
-    return {name: (folder / name).read_text() for name in known}
+links = cache(ranged.links)
 
 
-@pytest.mark.parametrize("tag", TAGS, ids=lambda tag: tag.full_name)
-def test_what_official_wheels_require_has_conda_packages(tag: Tag, stated: dict[str, str]) -> None:
+def stated(name: str) -> str:
+    """METADATA of an official wheel; kept in the cache."""
+    file = paths.cache_folder() / "metadata" / name
+    if not file.exists():
+        file.parent.mkdir(parents=True, exist_ok=True)
+        replace_file(file, fetch(name))
+    return file.read_text()
+
+
+# Which differ in what they require: without CUDA's packages, with them, by way of cuda-toolkit; Keras 2 and 3.
+SAMPLE = ("pytorch:v1.4.0", "pytorch:v2.6.0", NEWEST["pytorch"].full_name, "tensorflow:v2.14.1", "tensorflow:v2.21.0")
+
+
+@pytest.mark.parametrize(
+    "tag",
+    [
+        pytest.param(tag, marks=pytest.mark.build if tag.full_name in SAMPLE else pytest.mark.release, id=tag.full_name)
+        for tag in TAGS
+    ],
+)
+def test_what_official_wheels_require_has_conda_packages(tag: Tag) -> None:
     always = {"tensorflow": {"numpy", "protobuf", "absl-py"}, "pytorch": {"filelock", "jinja2", "networkx", "sympy"}}
     for name in official(tag):
         parsed = parse_name(Path(name))
@@ -177,7 +185,7 @@ def test_what_official_wheels_require_has_conda_packages(tag: Tag, stated: dict[
         assert python is not None
         environment = marker_environment(python, machine_of(parsed.platforms[0]))
         extras = ["and-cuda"] if parsed.package == "tensorflow" else []
-        metadata = read_metadata(stated[name])
+        metadata = read_metadata(stated(name))
         found = conda_requirements(metadata.requirements, read_providers(RECIPES), environment, extras)
         assert {package.replace("-", "_") for package in found} <= lines(tag.framework), name
         assert tag.number < (2,) or always[tag.framework] <= set(found), name

@@ -19,7 +19,6 @@ from pathlib import Path
 import pytest
 
 import emulated_python
-import samples
 import synthetic
 from lmsbuild import paths
 from lmsbuild.bases import framework_package
@@ -33,6 +32,8 @@ from machines import ARM
 from solving import install, solve
 from stand_ins import PURE_PYTHON, VERSION, make, make_installed
 from workshop import Workshop
+
+pytestmark = pytest.mark.build  # compilers for other machines
 
 RECIPES = paths.recipes_folder()
 PACKAGES = f"lib/python{VERSION}/site-packages"
@@ -59,7 +60,7 @@ def elves(package: Path) -> dict[str, runpath.Elf]:
     return found
 
 
-@pytest.mark.skipif(not samples.FULL, reason="takes minutes: set LMS_TEST_FULL=1")
+@pytest.mark.release
 def test_aarch64(lms_python: Path, tmp_path: Path) -> None:
     """The official wheel's package, and its own test in the emulator: training in a third of the memory."""
     platform("aarch64")
@@ -137,7 +138,11 @@ def base_wheel(members: dict[str, synthetic.Member], tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize(
     ("kind", "requires"),
-    [("base_package", {"openblas"}), ("base_wheel", set()), ("split", {"libprotobuf >=3", "sleef"})],
+    [
+        pytest.param("base_package", {"openblas"}, marks=pytest.mark.release),
+        ("base_wheel", set()),
+        ("split", {"libprotobuf >=3", "sleef"}),
+    ],
 )
 def test_ppc64le_from_a_base(
     kind: str, requires: set[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest

@@ -1,5 +1,5 @@
 """A package for POWER, which has no official wheels: made by the command alone of what Debian builds, installed as any client
-does, and a model trained by its Python in an emulator, with pages of 64 KiB. It takes minutes, and LMS_TEST_FULL=1.
+does, and a model trained by its Python in an emulator, with pages of 64 KiB. It takes minutes, and runs before a release.
 
 What the emulator does not show: the speed and the memory order of a real machine.
 """
@@ -22,10 +22,9 @@ from lmsbuild.channel import audit, channel
 from lmsbuild.conda import package_file
 from lmsbuild.elf import symbols
 from machines import POWER, fetch_packages
-from samples import FULL
 from solving import install, solve
 
-pytestmark = pytest.mark.skipif(not FULL, reason="needs LMS_TEST_FULL=1: minutes")
+pytestmark = pytest.mark.release
 
 PATCHES, RECIPES = paths.patches_folder(), paths.recipes_folder()
 TAG = "v1.13.1"

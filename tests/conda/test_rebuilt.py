@@ -20,6 +20,8 @@ from lmsbuild.errors import BadSetting, BadSources
 from solving import solve
 from stand_ins import ABI, VERSION, make
 
+pytestmark = pytest.mark.build  # builds packages
+
 RECIPES = paths.recipes_folder()
 EPOCH = 1700000000
 PYTHON = VERSION.replace(".", "")

@@ -10,13 +10,14 @@ from pathlib import Path
 
 import pytest
 
-import samples
 import small_wheels
 from lmsbuild import paths
 from lmsbuild.channel import audit, channel
 from lmsbuild.conda import package_file, packager, runpath
 from lmsbuild.errors import UnknownPackage, WrongVersion
 from stand_ins import ABI, TENSORFLOW, VERSION, make_stand_ins
+
+pytestmark = pytest.mark.build  # starts the tool for every package
 
 TAG = "v2.14.1"
 RECIPES = paths.recipes_folder()
@@ -93,7 +94,7 @@ def test_command(tmp_path: Path) -> None:
         assert done.returncode == failure.exit_code, done.stderr
 
 
-@pytest.mark.skipif(not samples.FULL, reason="takes minutes: set LMS_TEST_FULL=1")
+@pytest.mark.release
 def test_the_real_package(
     tensorflow_wheel: Callable[[str], Path], tensorflow_python: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -69,13 +69,12 @@ def tensorflow_gpu_wheel(
 
     def wheel_of(tag: str) -> Path:
         if tag not in known:
-            output, folder = tmp_path_factory.mktemp("tensorflow-gpu-dist"), tmp_path_factory.mktemp("tensorflow-gpu")
+            folder = tmp_path_factory.mktemp("tensorflow-gpu")
             if tensorflow_gpu.is_old(tag):
-                wheel, _ = old_release.build(output, "tensorflow", tag, newest=True)
+                wheel, _ = old_release.build("tensorflow", tag, newest=True)
             else:
                 wheel = wheel_builder(tag, "tensorflow")
             tensorflow_gpu.unpack(wheel, folder)
-            shutil.rmtree(output)
             known[tag] = folder
         return known[tag]
 
@@ -85,23 +84,15 @@ def tensorflow_gpu_wheel(
 
 
 @pytest.fixture(scope="session")
-def any_tensorflow_python(
-    tensorflow_python: Callable[[str], Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Path]]:
+def any_tensorflow_python(tensorflow_python: Callable[[str], Path]) -> Callable[[str], Path]:
     """As `tensorflow_python`, also for releases that take an older interpreter than the running one."""
-    known: dict[str, Path] = {}
 
     def python_of(tag: str) -> Path:
-        if not tensorflow_gpu.is_old(tag):
-            return tensorflow_python(tag)
-        if tag not in known:
-            folder = tmp_path_factory.mktemp("old")
-            known[tag] = old_release.install(folder, "tensorflow", tag, "tensorflow-cpu", newest=True)
-        return known[tag]
+        if tensorflow_gpu.is_old(tag):
+            return old_release.install("tensorflow", tag, "tensorflow-cpu", newest=True)
+        return tensorflow_python(tag)
 
-    yield python_of
-    for python in known.values():
-        shutil.rmtree(python.parents[2])
+    return python_of
 
 
 @pytest.fixture(scope="session")

@@ -69,7 +69,7 @@ def test_transformers(lms_python: Path, libraries: Path, tmp_path: Path) -> None
     assert kept == [{name for name in log if name.startswith("lms/")} for log in paged] and len(kept[0]) == 5
 
 
-@pytest.mark.parametrize("package", ["lightning", "pytorch_lightning"])
+@pytest.mark.parametrize("package", ["lightning", pytest.param("pytorch_lightning", marks=pytest.mark.release)])
 def test_lightning(package: str, lms_python: Path, libraries: Path, tmp_path: Path) -> None:
     tables = {}
     for limit in (0, 4 * MIB):

@@ -1,6 +1,6 @@
 """Runs every check under programs/ with the interpreter that has the built wheel.
 
-LMS_TEST_FULL=1 runs those of LONG, too. To run one alone:
+Those of LONG run before a release. To run one alone:
 ``python programs/run_checks.py checks_handout check_raw_pointers`` with that interpreter.
 """
 
@@ -12,15 +12,17 @@ from pathlib import Path
 import pytest
 
 from checks import Outcomes, parameters
-from samples import FULL
 
 PROGRAMS = Path(__file__).parent / "programs"
-# Others do the same with fewer processes, or with less memory.
+# Others do the same with fewer processes, or train the same model with other memory and in the other ways.
 LONG = (
-    *("check_three_of_which_some_work", "check_four_of_which_some_work"),
+    *("check_three_of_which_some_work", "check_four_of_which_some_work", "check_models_at_a_sixteenth"),
     *("check_convnet_at_half", "check_lstm_at_half", "check_transformer_at_half", "check_unet3d_at_half"),
+    *("check_convnet_at_an_eighth", "check_lstm_at_an_eighth"),
+    *("check_transformer_at_a_quarter", "check_unet3d_at_a_quarter"),
+    *("check_convnet_in_the_other_ways", "check_lstm_in_the_other_ways"),
+    *("check_transformer_in_the_other_ways", "check_unet3d_in_the_other_ways"),
 )
-CHECKS = [each for each in parameters(PROGRAMS) if FULL or each.values[1] not in LONG]
 
 
 @pytest.fixture(scope="session")
@@ -37,7 +39,7 @@ def outcomes(lms_python: Path, request: pytest.FixtureRequest, tmp_path_factory:
     return Outcomes(request.session.items, "test_check", lms_python, environment, scratch)
 
 
-@pytest.mark.parametrize(("module", "name"), CHECKS)
+@pytest.mark.parametrize(("module", "name"), parameters(PROGRAMS, release=LONG))
 def test_check(module: str, name: str, outcomes: Outcomes) -> None:
     outcome = outcomes.of(module, name)
     if outcome["status"] == "skipped":

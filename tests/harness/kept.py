@@ -8,6 +8,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -53,6 +54,12 @@ def launcher() -> list[str]:
     """The words before a compiler's own; none without ccache."""
     found = shutil.which("ccache")
     return [found] if found else []
+
+
+def cached_compiler() -> dict[str, str]:
+    """The variable by which `lmsbuild` compiles through ccache, if there is one and the user names no compiler."""
+    found = launcher()
+    return {"CXX": shlex.join([*found, "g++"])} if found and "CXX" not in os.environ and shutil.which("g++") else {}
 
 
 def wheel(name: str, base: str, build: Callable[[Path], Path]) -> Path:
@@ -110,6 +117,24 @@ def packages(name: str, python: Path, installs: Sequence[Sequence[str]]) -> Path
                 made.rename(place)
             finally:
                 shutil.rmtree(made, ignore_errors=True)
+        return place
+
+
+def made(name: str, words: Iterable[str], fill: Callable[[Path], None]) -> Path:
+    """The folder that fill(folder) fills, or did before, with what these words say. It gets its name when it is full."""
+    place = folder() / "made" / f"{name}-{_digest(words)}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{place}.lock"):
+        if place.exists():
+            os.utime(place)
+            return place
+        unfinished = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
+        try:
+            fill(unfinished)
+            unfinished.rename(place)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        _forget(place.parent, f"{name}-*")
         return place
 
 

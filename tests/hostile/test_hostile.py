@@ -33,14 +33,17 @@ def seeds(tmp_path_factory: pytest.TempPathFactory) -> Iterator[inputs.Seeds]:
     os.environ.update(before)
 
 
+@pytest.mark.parametrize(
+    "times", [pytest.param(1, marks=pytest.mark.build), pytest.param(4, marks=pytest.mark.release)]
+)
 @pytest.mark.parametrize("kind", inputs.CLASSES)
-def test_any_input_ends_with_a_catalogued_code(seeds: inputs.Seeds, tmp_path: Path, kind: str) -> None:
+def test_any_input_ends_with_a_catalogued_code(seeds: inputs.Seeds, tmp_path: Path, kind: str, times: int) -> None:
     outcomes = set()
 
-    @hypothesis.settings(max_examples=try_all.EXAMPLES[kind], phases=[Phase.explicit, Phase.generate])
+    @hypothesis.settings(max_examples=times * try_all.EXAMPLES[kind], phases=[Phase.explicit, Phase.generate])
     @hypothesis.given(strategies.integers(0, 2**32))
     def try_one(number: int) -> None:
-        verdict = try_all.attempt(seeds, kind, 1, number, tmp_path / str(number))
+        verdict = try_all.attempt(seeds, kind, times, number, tmp_path / str(number))
         assert verdict.wrong == ""
         outcomes.add(verdict.outcome)
 

@@ -46,7 +46,7 @@ python tests/hostile/try_all.py --minutes {minutes} --seed {seed} --write docs/h
 What each class is, `tests/hostile/inputs.py` says. Other inputs, one by one: `tests/tool/test_sentences.py`, `test_malformed_wheel.py`,
 `test_foreign_code.py`, `tests/conda/test_bad_packages.py`.
 """
-EXAMPLES = dict.fromkeys(inputs.CLASSES, 12) | {"served": 4, "settings": 8}  # of each class, in CI
+EXAMPLES = dict.fromkeys(inputs.CLASSES, 6) | {"served": 2, "settings": 4}  # of each class, in CI
 
 
 def attempt(seeds: inputs.Seeds, kind: str, seed: int, number: int, folder: Path) -> running.Verdict:

@@ -1,12 +1,12 @@
 """Programs as people write them, with real libraries: what they compute and save with LMS equals what they do without, to the bit.
 
-Every program runs without LMS, with an ample limit, and with one of 15 % of the peak that it had then; with
-LMS_TEST_FULL=1 of 50 %, too, and those of SLOW. LMS_TEST_SCALE=2 makes the models twice as wide.
+Every program runs without LMS, with an ample limit, and with one of 15 % of the peak that it had then; before a release of
+50 %, too, and those of SLOW and LIKE_OTHERS. LMS_TEST_SCALE=2 makes the models twice as wide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -14,12 +14,12 @@ from typing import Any
 import pytest
 
 import program_runs
-from samples import FULL
 
 STOCK = "stock"
-RUNS = ("ample", *(("0.5",) if FULL else ()), "0.15", "0.15:store")  # compared with that
+RUNS = ("ample", "0.5", "0.15", "0.15:store")  # compared with that
+LARGE = ("0.5",)
 SLOW = ("aot_inductor", "monai_unet")
-NAMES = [name for name in program_runs.NAMES if FULL or name not in SLOW]
+LIKE_OTHERS = ("lightning_fit", "peft_lora", "trainer_bert", "trainer_t5")  # trainer_gpt2, accelerate_resume
 AT_ONCE = 2  # programs
 
 Outcomes = dict[str, dict[str, Any]]  # by run
@@ -29,20 +29,26 @@ Outcomes = dict[str, dict[str, Any]]  # by run
 def outcomes_of(request: pytest.FixtureRequest, libraries_python: Path) -> Iterator[Callable[[str], Outcomes]]:
     """The outcomes of a program. All that are selected run, two at a time, from when the first is asked for."""
 
-    def run(name: str) -> Outcomes:
-        return {each["run"]: each for each in program_runs.outcomes(libraries_python, name, (STOCK, *RUNS))}
+    def run(name: str, runs: list[str]) -> Outcomes:
+        return {each["run"]: each for each in program_runs.outcomes(libraries_python, name, (STOCK, *runs))}
 
-    items = [item for item in request.session.items if isinstance(item, pytest.Function)]
-    names = dict.fromkeys(item.callspec.params["name"] for item in items if item.originalname == "test_program")
+    selected: dict[str, list[str]] = {}
+    for item in request.session.items:
+        if isinstance(item, pytest.Function) and item.originalname == "test_program":
+            selected.setdefault(item.callspec.params["name"], []).append(item.callspec.params["run"])
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        running: dict[str, Future[Outcomes]] = {name: pool.submit(run, name) for name in names}
+        running: dict[str, Future[Outcomes]] = {name: pool.submit(run, name, runs) for name, runs in selected.items()}
         yield lambda name: running[name].result()
         for each in running.values():
             each.cancel()
 
 
-@pytest.mark.parametrize("run", RUNS)
-@pytest.mark.parametrize("name", NAMES)
+def _sample(names: Iterable[str], release: Container[str]) -> list[Any]:
+    return [pytest.param(name, marks=pytest.mark.release if name in release else ()) for name in names]
+
+
+@pytest.mark.parametrize("run", _sample(RUNS, LARGE))
+@pytest.mark.parametrize("name", _sample(program_runs.NAMES, (*SLOW, *LIKE_OTHERS)))
 def test_program(name: str, run: str, outcomes_of: Callable[[str], Outcomes]) -> None:
     stock, outcome = outcomes_of(name)[STOCK], outcomes_of(name)[run]
     for one in (stock, outcome):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import subprocess
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,12 +17,13 @@ from check_names import check_names
 RUNNER = Path(__file__).parents[1] / "e2e" / "programs" / "run_checks.py"
 
 
-def parameters(programs: Path) -> list[Any]:
-    """(module, name) of every check in the folder, for pytest."""
-    found = []
-    for path in sorted(programs.glob("checks_*.py")):
-        found += [pytest.param(path.stem, name, id=f"{path.stem}-{name}") for name in check_names(path)]
-    return found
+def parameters(programs: Path, release: Container[str] = ()) -> list[Any]:
+    """(module, name) of every check in the folder, for pytest; those of `release` run before a release."""
+    return [
+        pytest.param(path.stem, name, id=f"{path.stem}-{name}", marks=pytest.mark.release if name in release else ())
+        for path in sorted(programs.glob("checks_*.py"))
+        for name in check_names(path)
+    ]
 
 
 class Outcomes:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+import kept
 import synthetic
 import synthetic_tensorflow
 from lmsbuild import paths
@@ -24,12 +26,22 @@ def stand_in(tmp_path_factory: pytest.TempPathFactory) -> dict[str, synthetic.Me
     return synthetic.members(synthetic.libraries(tmp_path_factory.mktemp("libraries")))
 
 
-@pytest.fixture
-def workshop(tmp_path: Path, stand_in: dict[str, synthetic.Member]) -> Workshop:
-    base = synthetic.write_wheel(tmp_path / synthetic.wheel_name(), stand_in)
-    made = Workshop(tmp_path, base, synthetic.write_sources(tmp_path / "patches"))
+@pytest.fixture(scope="session")
+def first_workshop(tmp_path_factory: pytest.TempPathFactory, stand_in: dict[str, synthetic.Member]) -> Workshop:
+    """The one that all others are copies of: git makes its patches."""
+    folder = tmp_path_factory.mktemp("workshop")
+    base = synthetic.write_wheel(folder / synthetic.wheel_name(), stand_in)
+    made = Workshop(folder, base, synthetic.write_sources(folder / "patches"))
     made.generate()
     return made
+
+
+@pytest.fixture
+def workshop(tmp_path: Path, first_workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Workshop:
+    for name, value in kept.cached_compiler().items():  # the stand-in's sources are the same in every test
+        monkeypatch.setenv(name, value)
+    shutil.copytree(first_workshop.folder, tmp_path, symlinks=True, dirs_exist_ok=True)
+    return Workshop(tmp_path, tmp_path / first_workshop.base.name, tmp_path / first_workshop.patches.name)
 
 
 @pytest.fixture

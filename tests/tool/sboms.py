@@ -8,9 +8,6 @@ import zipfile
 from pathlib import Path
 from typing import Any
 
-from cyclonedx.schema import SchemaVersion
-from cyclonedx.validation.json import JsonStrictValidator
-
 from lmsbuild.sbom import sbom
 
 _PREFIX = "large-model-support:"
@@ -21,6 +18,9 @@ class Sbom:
     """A valid SBOM that names no folder."""
 
     def __init__(self, text: bytes) -> None:
+        from cyclonedx.schema import SchemaVersion  # five seconds, a quarter of collecting all tests
+        from cyclonedx.validation.json import JsonStrictValidator
+
         assert JsonStrictValidator(SchemaVersion.V1_6).validate_str(text.decode()) is None
         self.document: dict[str, Any] = json.loads(text)
         assert not _FOLDER.search(text.decode())

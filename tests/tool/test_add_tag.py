@@ -33,6 +33,8 @@ from lmsbuild.wheel.wheel import file_sha256
 from synthetic import Member
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # runs pip, a second each time
+
 NEW = "v2.14.0"
 NAME = synthetic.wheel_name("2.14.0")
 

@@ -16,7 +16,6 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-import samples
 import synthetic
 from lmsbuild import paths
 from lmsbuild.errors import BuildUnfinished, NoCluster, OtherTool, RowsFailed
@@ -26,6 +25,8 @@ from lmsbuild.matrix.row import Row
 from lmsbuild.wheel.wheel import WheelFile
 from row_shop import NAMES, PYTHONS, SUBDIR, RowShop, leftovers, runs, wait_for
 from workshop import DRIVE, Workshop
+
+pytestmark = pytest.mark.build  # starts the tool for every row, and clusters
 
 PRELOAD = DRIVE.with_name("dask_worker.py")
 
@@ -250,7 +251,7 @@ def test_a_worker_without_the_tool_says_so_and_lives_on(shop: RowShop) -> None:
         assert shop.report()[name]["reason"].startswith("a worker cannot import lmsbuild, install it there")
 
 
-@pytest.mark.skipif(not samples.FULL, reason="LMS_TEST_FULL=1 loses all workers, and the scheduler")
+@pytest.mark.release
 def test_a_cluster_that_is_lost(shop: RowShop) -> None:
     with (
         _cluster(shop, 1, DASK_DISTRIBUTED__SCHEDULER__ALLOWED_FAILURES="0") as (address, (scheduler, worker)),

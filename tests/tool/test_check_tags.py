@@ -22,6 +22,8 @@ from shop import CPU_NAME, NAME, Shop
 from synthetic import Member
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # starts the compiler for every tag
+
 
 @pytest.fixture
 def three(workshop: Workshop, stand_in: dict[str, Member], monkeypatch: pytest.MonkeyPatch) -> Workshop:

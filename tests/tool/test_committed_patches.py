@@ -1,12 +1,11 @@
-"""The committed patch of every tag, against the files of its official wheel.
-
-git applies each as one file; those of the first tag of a generation, and with LMS_TEST_FULL=1 all, in every other way, too.
+"""The committed patch of every tag; that of the first tag of a generation, and before a release of every other, against the
+files of its official wheel, to which git applies it in every way.
 """
 
 from __future__ import annotations
 
 import subprocess
-from concurrent.futures import ThreadPoolExecutor
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -18,37 +17,36 @@ from lmsbuild.fetch import blobs, ranged
 from lmsbuild.git_command import blob_hash
 from lmsbuild.graft import graft
 from lmsbuild.patch import generate
+from lmsbuild.patch.edits import read_edits
 from lmsbuild.patch.patch import find_patch
-from samples import FULL
 
 PATCHES = paths.patches_folder()
 TAGS = catalogue.tags(PATCHES)
 FIRST = {(tag.framework, tag.generation): tag for tag in reversed(TAGS)}.values()
 
 
-@pytest.fixture(scope="module")
-def everything() -> dict[str, dict[str, bytes]]:
-    """The edited files of every tag; fetched side by side, for there are many, and kept in the cache from then on.
-
-    When all are there, no server is asked for anything.
-    """
-    cache = paths.cache_folder()
-    lacking = {tag.package for tag in TAGS if blobs.load(cache, tag.blobs) is None}
-    links = {package: ranged.links(package) for package in lacking}
-    with ThreadPoolExecutor(8) as pool:
-        found = pool.map(lambda tag: graft.originals(PATCHES, tag, cache, None, links.get(tag.package)), TAGS)
-        return {tag.full_name: files for tag, files in zip(TAGS, found, strict=True)}
-
-
-@pytest.fixture(scope="module", params=TAGS, ids=lambda tag: tag.full_name)
+@pytest.fixture(
+    scope="module",
+    params=[
+        pytest.param(tag, marks=pytest.mark.build if tag in FIRST else pytest.mark.release, id=tag.full_name)
+        for tag in TAGS
+    ],
+)
 def tag(request: pytest.FixtureRequest) -> Tag:
     found: Tag = request.param
     return found
 
 
-@pytest.fixture
-def originals(tag: Tag, everything: dict[str, dict[str, bytes]]) -> dict[str, bytes]:
-    return everything[tag.full_name]
+links = cache(ranged.links)
+
+
+@pytest.fixture(scope="module")
+def originals(tag: Tag) -> dict[str, bytes]:
+    """The edited files; no server is asked for what is in the cache."""
+    folder = paths.cache_folder()
+    return graft.originals(
+        PATCHES, tag, folder, None, links(tag.package) if blobs.load(folder, tag.blobs) is None else None
+    )
 
 
 def test_every_edited_file_is_upstreams_own(tag: Tag, originals: dict[str, bytes]) -> None:
@@ -73,6 +71,26 @@ def test_the_hooks_start_from_the_files_of_the_catalogue() -> None:
     }
 
 
+def test_tags_with_the_same_files_have_the_same_patch() -> None:
+    """So that what is tried of one holds for all of them."""
+    known: dict[tuple[object, ...], Tag] = {}
+    for tag in TAGS:
+        first = known.setdefault((tag.framework, tag.generation, *sorted(tag.blobs.items())), tag)
+        assert find_patch(PATCHES, tag).joined == find_patch(PATCHES, first).joined, (first.name, tag.full_name)
+
+
+def test_every_hook_adds_what_the_edits_say() -> None:
+    """Without the wheels: the lines for each file, if not where."""
+    for tag in TAGS:
+        wanted: dict[str, list[str]] = {}
+        for edit in read_edits(PATCHES, tag):
+            if edit.path in tag.blobs:
+                wanted.setdefault(edit.path, []).extend((edit.before + edit.after).splitlines())
+        assert {path: sorted(lines) for path, lines in _added(tag).items()} == {
+            path: sorted(lines) for path, lines in wanted.items()
+        }, tag.full_name
+
+
 def test_git_am_and_quiltimport_apply_it(tag: Tag, originals: dict[str, bytes], tmp_path: Path) -> None:
     patch = find_patch(PATCHES, tag)
     tree = tmp_path / "tree"
@@ -89,10 +107,11 @@ def test_git_am_and_quiltimport_apply_it(tag: Tag, originals: dict[str, bytes], 
     joined = tmp_path / tag.patch_name
     joined.write_bytes(patch.joined)
     trees = set()
-    ways = [["am", joined]]
-    if FULL or tag in FIRST:
-        ways.append(["am", *sorted(folder.glob("*.patch"))])
-        ways.append(["quiltimport", "--patches", folder, "--series", queue])
+    ways = (
+        ["am", joined],
+        ["am", *sorted(folder.glob("*.patch"))],
+        ["quiltimport", "--patches", folder, "--series", queue],
+    )
     for words in ways:
         subprocess.run([*git, "reset", "--quiet", "--hard", "base"], check=True)
         done = subprocess.run([*git, *words], capture_output=True, text=True, check=False)
@@ -104,14 +123,23 @@ def test_git_am_and_quiltimport_apply_it(tag: Tag, originals: dict[str, bytes], 
     assert {name: blob_hash((tree / name).read_bytes()) for name in patch.result} == dict(patch.result)
 
 
-def test_the_edits_are_few_and_only_add(tag: Tag) -> None:
+def test_the_edits_are_few_and_only_add() -> None:
     """The smallest edits: no line of an existing file is removed or changed."""
-    text = find_patch(PATCHES, tag).joined.decode()
-    for part in text.split("diff --git ")[1:]:
+    for tag in TAGS:
+        removed = [line for lines in _changed(tag).values() for line in lines if line.startswith("-")]
+        assert (removed, max(map(len, _added(tag).values()), default=0) <= 20) == ([], True), tag.full_name
+
+
+def _added(tag: Tag) -> dict[str, list[str]]:
+    return {path: [line[1:] for line in lines if line.startswith("+")] for path, lines in _changed(tag).items()}
+
+
+def _changed(tag: Tag) -> dict[str, list[str]]:
+    """The lines that the patch adds to and removes from each file of upstream's, with their signs."""
+    found = {}
+    for part in find_patch(PATCHES, tag).joined.decode().split("diff --git ")[1:]:
         lines = part.split("\n-- \n")[0].splitlines()
-        if "new file mode" in part:
-            continue
-        removed = [line for line in lines if line.startswith("-") and not line.startswith("---")]
-        added = [line for line in lines if line.startswith("+") and not line.startswith("+++")]
-        assert removed == []
-        assert len(added) <= 20
+        if not any(line.startswith("new file mode") for line in lines):
+            path = lines[0].rpartition(" b/")[2]
+            found[path] = [line for line in lines if line[:1] in "+-" and line[:3] not in ("+++", "---")]
+    return found

@@ -35,6 +35,8 @@ from lmsbuild.wheel.wheel import file_sha256, record_hash, record_text
 from synthetic import Member
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # runs pip and the tool for every build
+
 LIBRARY = "torch/lib/libtorch_lms_cuda.so"
 VERSION = synthetic.VERSION + b"cuda: Optional[str] = '12.4'\n"
 PLATFORM = f"manylinux2014_{synthetic.TARGET.machine}"

@@ -21,7 +21,6 @@ from lmsbuild.patch import series
 from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.target import target_for
 from lmsbuild.wheel.wheel import WheelFile
-from samples import FULL
 
 PATCHES = paths.patches_folder()
 LIBRARIES = {"torch/lib/libtorch_lms.so", "torch/lib/libtorch_lms_cuda.so"}
@@ -34,7 +33,10 @@ class Grafted:
     base: Path  # the official wheel
 
 
-@pytest.fixture(scope="module", params=["cuda_wheel", *(["v2.11.0", "v2.15.0"] if FULL else [])])
+@pytest.fixture(
+    scope="module",
+    params=["cuda_wheel", *(pytest.param(tag, marks=pytest.mark.release) for tag in ("v2.11.0", "v2.15.0"))],
+)
 def made(
     request: pytest.FixtureRequest,
     tmp_path_factory: pytest.TempPathFactory,

@@ -20,6 +20,8 @@ from lmsbuild.wheel.target import Target, glibc_minor, target_for
 from lmsbuild.wheel.wheel import file_sha256
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # runs pip
+
 
 @pytest.fixture
 def shop(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> Path:

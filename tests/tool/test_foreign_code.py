@@ -37,7 +37,7 @@ CONTENT = b"what the commit has\n"
 OTHER = b"what somebody made of it\n"
 BOTH = ".gitattributes"
 
-pytestmark = pytest.mark.timeout(60)  # a git that waits at a pipe is not waited for
+pytestmark = [pytest.mark.build, pytest.mark.timeout(60)]  # a git that waits at a pipe is not waited for
 
 
 @dataclass(frozen=True)

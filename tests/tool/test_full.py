@@ -34,6 +34,8 @@ from row_shop import runs
 from upstream import TAG, Upstream, git
 from workshop import DRIVE, Workshop
 
+pytestmark = pytest.mark.build  # builds in processes of their own
+
 # Compiles one file of the patch and one of a submodule. "mark" files let a test see what ran, and hold it up.
 SETUP = """\
 import os, pathlib, subprocess, sys, time
@@ -421,6 +423,7 @@ def test_the_users_settings_of_the_build_are_kept(there: Upstream, monkeypatch: 
 
 
 def test_ccache_is_used_when_present(there: Upstream, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("CXX", raising=False)
     program = there.workshop.folder / "programs/ccache"
     program.parent.mkdir()
     program.write_text("#!/bin/sh\n")

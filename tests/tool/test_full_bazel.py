@@ -25,6 +25,8 @@ from lmsbuild.trial import trial
 from shop import NAME, Shop
 from synthetic import Member
 
+pytestmark = pytest.mark.build  # builds in processes of their own
+
 PATCHED = b"message Experimental {\n    bool use_unified_memory = 2;\n    bool lms_enabled = 10001;\n}\n"
 PROTO = "tensorflow/core/protobuf/config.proto"
 REPOSITORY = "example.org/tensorflow"

@@ -30,6 +30,8 @@ from lmsbuild.wheel.wheel import file_sha256
 from upstream import TAG, Upstream
 from workshop import DRIVE, Workshop
 
+pytestmark = pytest.mark.build  # builds in processes of their own
+
 # Compiles a file of the patch, with a header that only Debian's tree has, and one that the build makes first.
 SETUP = b"""\
 import os, pathlib, subprocess, time

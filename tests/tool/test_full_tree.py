@@ -3,7 +3,7 @@
 The tree is configured as `--mode full --source debian` configures it, and of its thousand objects those of the added files are
 made, with all that they need: sources that the build generates, and none of the libraries.
 
-That takes minutes, and LMS_TEST_FULL=1. It compiles the files for CUDA, too, by the rule of one for the CPU, as the framework
+That takes minutes, and runs before a release. It compiles the files for CUDA, too, by the rule of one for the CPU, as the framework
 has no rule for them in this build.
 """
 
@@ -28,9 +28,8 @@ from lmsbuild.fetch import apt, cuda
 from lmsbuild.full import plan
 from lmsbuild.patch.patch import Patch, apply_to_checkout, find_patch
 from lmsbuild.source import debian, source
-from samples import FULL
 
-pytestmark = pytest.mark.skipif(not FULL, reason="needs LMS_TEST_FULL=1, and takes minutes")
+pytestmark = pytest.mark.release
 
 PATCHES = paths.patches_folder()
 TAG = catalogue.find_tag(PATCHES, "pytorch:v2.6.0")

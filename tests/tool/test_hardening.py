@@ -16,6 +16,8 @@ from lmsbuild.graft import compilation, graft
 from lmsbuild.wheel.wheel import WheelFile
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # starts the compiler for every kind of attack
+
 # Writes into arrays of known size: what the flags are for.
 SOURCE = """#include <cstring>
 extern "C" __attribute__((visibility("default"))) int lms_torch_copy(const char* text, unsigned size) {

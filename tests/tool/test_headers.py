@@ -1,7 +1,7 @@
 """The glue compiles against the headers of a sample of releases, and its decorator overrides everything in each.
 
-LMS_TEST_FULL=1 takes all of the samples, which have both sides of each change of an interface, and otherwise every fourth
-release of them; `lmsbuild tag check --all` takes every release. Those whose wheels are built in other tests are left out.
+The samples have both sides of each change of an interface; all but every fourth release of them are tried before a release.
+`lmsbuild tag check --all` takes every one. Those whose wheels are built in other tests are left out.
 """
 
 from __future__ import annotations
@@ -9,9 +9,10 @@ from __future__ import annotations
 import functools
 import os
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -26,7 +27,8 @@ from lmsbuild.graft import graft as grafting
 from lmsbuild.patch import series
 from lmsbuild.patch.series import Graft
 from lmsbuild.wheel.target import target_for
-from samples import FULL
+
+pytestmark = pytest.mark.build  # fetches parts of official wheels
 
 PATCHES = paths.patches_folder()
 CUDA = "aten/src/ATen/cuda/"
@@ -36,13 +38,16 @@ CUDA_SAMPLE = (
     *("v1.3.1", "v1.5.1", "v1.8.1", "v1.9.1", "v1.12.1"),
     *("v2.1.2", "v2.2.2", "v2.3.1", "v2.5.1", "v2.7.1", "v2.8.0", "v2.9.1", "v2.10.0", "v2.12.1", "v2.14.1"),
 )
-NEWEST = "v2.15.0"  # whose wheel test_cuda_wheels.py builds with LMS_TEST_FULL=1
+NEWEST = "v2.15.0"  # whose wheel test_cuda_wheels.py builds before a release
 # What changes: the observer's interface, how operators are registered, kinds of tensors. LMS_TEST_GLUE_TAGS, such as
 # "v1.8.0 v1.12.1", names more.
 WHOLE_SAMPLE = ("v1.1.0", "v1.3.1", "v1.7.1", "v1.10.2", "v2.0.1", "v2.4.1")
-if not FULL:
-    CUDA_SAMPLE, WHOLE_SAMPLE = (*CUDA_SAMPLE[::4], NEWEST), WHOLE_SAMPLE[::4]
-WHOLE_SAMPLE += tuple(os.environ.get("LMS_TEST_GLUE_TAGS", "").split())
+
+
+def _sample(names: Sequence[str], also: Sequence[str]) -> list[Any]:
+    """All of the names, most of them for releases, and those that always run."""
+    marked = [pytest.param(name, marks=() if n % 4 == 0 else pytest.mark.release) for n, name in enumerate(names)]
+    return [*marked, *also]
 
 
 @pytest.fixture(scope="module")
@@ -54,7 +59,7 @@ def _tag(name: str) -> Tag:
     return catalogue.find_tag(PATCHES, name, "pytorch")
 
 
-@pytest.mark.parametrize("name", CUDA_SAMPLE)
+@pytest.mark.parametrize("name", _sample(CUDA_SAMPLE, [NEWEST]))
 def test_the_files_for_cuda_compile_against(name: str, links: headers.Links, tmp_path: Path) -> None:
     base = headers.fetch(_tag(name), headers.C10, paths.cache_folder(), links)
     objects = _compile(_tag(name), base, tmp_path, lambda source: source.startswith(CUDA))
@@ -62,7 +67,7 @@ def test_the_files_for_cuda_compile_against(name: str, links: headers.Links, tmp
     assert all(path.stat().st_size for path in objects.values())
 
 
-@pytest.mark.parametrize("name", WHOLE_SAMPLE)
+@pytest.mark.parametrize("name", _sample(WHOLE_SAMPLE, os.environ.get("LMS_TEST_GLUE_TAGS", "").split()))
 def test_the_glue_compiles_against(name: str, links: headers.Links, tmp_path: Path) -> None:
     # The pager includes nothing of the framework, so it compiles the same everywhere.
     base = headers.fetch(_tag(name), headers.EVERYTHING, paths.cache_folder(), links)

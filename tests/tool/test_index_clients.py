@@ -21,6 +21,8 @@ from lmsbuild.wheel.wheel import file_sha256
 from served import Server, serving, wheel
 from synthetic import Member
 
+pytestmark = pytest.mark.build  # runs pip and uv
+
 TOOL = Path(index.__file__).parents[2]
 PAGE = (Path(__file__).parents[2] / "docs/pip.md").read_text()
 OURS = "2.13.0+cpu.lms1"

@@ -7,42 +7,45 @@ import json
 import os
 import subprocess
 import sys
-import venv
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 import pytest
 
+import kept
 from lmsbuild import cli, paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import NotACheckout
 from lmsbuild.patch.patch import find_patch
-from lmsreplay import __main__ as replay
-from lmsreplay.trace import MARKER_BYTES
+from lmsbuild.wheel.wheel import file_sha256
 from workshop import Workshop
+
+pytestmark = pytest.mark.build  # installs the tool
 
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "patches"
 
 
 @pytest.fixture(scope="module")
-def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def installed() -> Path:
     """The `lmsbuild` command of an environment into which the tool's own wheel was installed, with lmsreplay's needs."""
-    folder = tmp_path_factory.mktemp("installed")
-    pip = ["-m", "pip", "--disable-pip-version-check", "--no-input"]
-    environment = _environment()
-    subprocess.run(
-        [sys.executable, *pip, "wheel", "--quiet", "--no-deps", "--wheel-dir", folder / "wheels", ROOT],
-        check=True,
-        env=environment,
-        cwd=folder,
-    )
-    venv.create(folder / "venv", with_pip=True, symlinks=True)
-    python = folder / "venv/bin/python"
-    (wheel,) = (folder / "wheels").iterdir()
-    subprocess.run([python, *pip, "install", "--quiet", f"{wheel}[replay]"], check=True, env=environment)
-    return python.with_name("lmsbuild")
+    (wheel,) = kept.made("tool", _sources(), _pack).glob("*.whl")
+    return kept.environment("tool", [wheel], ["lmsbuild[replay]"]).with_name("lmsbuild")
+
+
+def _pack(folder: Path) -> None:
+    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
+    words = ["wheel", "--quiet", "--no-deps", "--wheel-dir", folder, ROOT]
+    subprocess.run([*pip, *words], check=True, env=_environment(), cwd=folder)
+
+
+def _sources() -> Iterator[str]:
+    """The names and hashes of all that is packed, and of what says how."""
+    packed = [path for name in ("patches", "recipes", "tools") for path in sorted((ROOT / name).rglob("*"))]
+    for path in (*(ROOT / name for name in ("pyproject.toml", "README.md", "LICENSE")), *packed):
+        if path.is_file() and "__pycache__" not in path.parts:
+            yield f"{path.relative_to(ROOT)} {file_sha256(path)}"
 
 
 def _files(folder: Path) -> set[Path]:
@@ -69,11 +72,24 @@ def _commands(group: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
             yield from _commands(command, *names, name)
 
 
-@pytest.mark.parametrize("words", list(_commands(cli.cli)), ids=" ".join)
-def test_every_command_explains_itself(installed: Path, tmp_path: Path, words: tuple[str, ...]) -> None:
-    done = _run(installed, tmp_path, *words, "--help")
+EXPLAIN = """
+import json, sys
+from click.testing import CliRunner
+from lmsbuild.cli import cli
+
+for words in json.loads(sys.argv[1]):
+    done = CliRunner().invoke(cli, [*words, "--help"], prog_name="lmsbuild")
+    print(json.dumps([done.exit_code, done.output.partition("[")[0]]))
+"""
+
+
+def test_every_command_explains_itself(installed: Path, tmp_path: Path) -> None:
+    """Asked by one process, for each takes a second to start."""
+    every = list(_commands(cli.cli))
+    done = _run(installed.with_name("python"), tmp_path, "-c", EXPLAIN, json.dumps(every))
     assert done.returncode == 0, done.stderr
-    assert done.stdout.startswith(" ".join(["Usage: lmsbuild", *words]))
+    expected = [[0, f"{' '.join(['Usage: lmsbuild', *words])} "] for words in every]
+    assert [json.loads(line) for line in done.stdout.splitlines()] == expected
 
 
 @pytest.mark.parametrize("module", ["lmsbuild", "lmsreplay"])
@@ -86,6 +102,8 @@ def test_modules_are_commands(installed: Path, tmp_path: Path, module: str) -> N
 def test_it_replays_a_trace_with_the_pager_that_it_carries(
     installed: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    from lmsreplay import __main__ as replay  # loads SciPy
+
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))  # where nothing is compiled yet
     trace = tmp_path / "small.trace"
     trace.write_text(_trace(iterations=6, blocks=8))
@@ -106,6 +124,8 @@ def test_it_replays_a_trace_with_the_pager_that_it_carries(
 
 def _trace(iterations: int, blocks: int) -> str:
     """A trace in the pager's format: each iteration reads all blocks in order, and writes them in the other order."""
+    from lmsreplay.trace import MARKER_BYTES
+
     size = 1 << 20
     words = [f"a 0 t {block} {size}" for block in range(blocks)]
     for iteration in range(iterations):

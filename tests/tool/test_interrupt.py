@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -20,7 +21,15 @@ from lmsbuild.wheel.wheel import WheelFile
 from lmsbuild.workspace import workspace
 from workshop import DRIVE, Workshop
 
+pytestmark = pytest.mark.build  # starts the tool for every signal and moment
+
 MOMENTS = ["base wheel", "verify", "patch", "compile", "graft", "member:1", "member:4", "check", "publish"]
+# In CI: while programs run, half way in the wheel, and when it is all but there.
+SAMPLE = ("compile", "member:4", "publish")
+
+
+def _sample(every: Sequence[object], sample: Sequence[object]) -> list[Any]:
+    return [pytest.param(each, marks=() if each in sample else pytest.mark.release) for each in every]
 
 
 def _wheels(workshop: Workshop) -> list[Path]:
@@ -39,7 +48,7 @@ def _temporary_names(output: Path) -> set[str]:
 TALKS = '#!/bin/sh\ncase " $* " in *" -o "*) ;; *) exec g++ "$@";; esac\n'
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", _sample(MOMENTS, SAMPLE))
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
 def test_an_interrupted_run_leaves_nothing(workshop: Workshop, number: signal.Signals, moment: str) -> None:
     done = workshop.build(signal=number, moment=moment)
@@ -50,7 +59,7 @@ def test_an_interrupted_run_leaves_nothing(workshop: Workshop, number: signal.Si
     assert _leftovers(workshop) == []
 
 
-@pytest.mark.parametrize("moment", MOMENTS)
+@pytest.mark.parametrize("moment", _sample(MOMENTS, SAMPLE))
 def test_after_sudden_death_the_next_run_cleans_up(workshop: Workshop, moment: str) -> None:
     whole = Path(workshop.build().stdout.strip())
     expected = whole.read_bytes()
@@ -119,7 +128,12 @@ except signals.Ended as error:
 
 
 # Those for which the tool has handlers, less the two that are sent at every moment above.
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1])
+@pytest.mark.parametrize(
+    "number",
+    _sample(
+        [signal.SIGINT, signal.SIGHUP, signal.SIGQUIT, signal.SIGALRM, signal.SIGUSR1], (signal.SIGINT, signal.SIGHUP)
+    ),
+)
 def test_compilers_die_with_the_run(workshop: Workshop, number: signal.Signals) -> None:
     """A compiler that never ends, with a child of its own, is gone when a signal has ended the tool; a second one changes nothing."""
     with _compiling(workshop) as (process, started):

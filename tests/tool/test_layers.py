@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import ast
 import sys
+from collections import Counter
 from collections.abc import Iterator
+from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
-
-import pytest
 
 from lmsbuild import paths
 
@@ -36,6 +36,7 @@ LAYERS = (
 MOST = 12  # modules in one folder
 
 
+@cache
 def _modules() -> dict[str, ast.Module]:
     """The tool's modules, parsed, by dotted name below lmsbuild; a package's __init__ has the package's name."""
     found = {}
@@ -44,9 +45,6 @@ def _modules() -> dict[str, ast.Module]:
         if name:
             found[name] = ast.parse(path.read_text(), path.name)
     return found
-
-
-MODULES = _modules()
 
 
 def _imports(tree: ast.Module) -> Iterator[str]:
@@ -62,10 +60,10 @@ def _imports(tree: ast.Module) -> Iterator[str]:
 def _uses(name: str) -> set[str]:
     """The modules of the tool that this one imports."""
     found = set()
-    for imported in _imports(MODULES[name]):
+    for imported in _imports(_modules()[name]):
         top, _, rest = imported.partition(".")
         if top == "lmsbuild":
-            found.add(rest if rest in MODULES else rest.rpartition(".")[0])
+            found.add(rest if rest in _modules() else rest.rpartition(".")[0])
     return found
 
 
@@ -74,35 +72,32 @@ def _unit(name: str) -> str:
 
 
 def test_every_module_has_a_layer() -> None:
-    assert sorted({_unit(name) for name in MODULES}) == sorted(unit for layer in LAYERS for unit in layer)
+    assert sorted({_unit(name) for name in _modules()}) == sorted(unit for layer in LAYERS for unit in layer)
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_arrows_point_downward(name: str) -> None:
+def test_arrows_point_downward() -> None:
     layer_of = {unit: number for number, layer in enumerate(LAYERS) for unit in layer}
-    unit = _unit(name)
-    upward = {used for used in _uses(name) if _unit(used) != unit and layer_of[_unit(used)] >= layer_of[unit]}
-    assert not upward
+    others = {(name, used) for name in _modules() for used in _uses(name) if _unit(used) != _unit(name)}
+    assert not {(name, used) for name, used in others if layer_of[_unit(used)] >= layer_of[_unit(name)]}
 
 
 def test_no_module_imports_itself_by_way_of_others() -> None:
     """Within a package, too: graphlib raises CycleError, which names them."""
-    list(TopologicalSorter({name: _uses(name) for name in MODULES}).static_order())
+    list(TopologicalSorter({name: _uses(name) for name in _modules()}).static_order())
 
 
-@pytest.mark.parametrize("folder", sorted({path.parent for path in TOOL.rglob("*.py")}), ids=lambda path: path.name)
-def test_folders_are_small(folder: Path) -> None:
-    modules = [path for path in folder.glob("*.py") if path.name != "__init__.py"]
-    assert len(modules) <= MOST
+def test_folders_are_small() -> None:
+    folders = Counter(path.parent for path in TOOL.rglob("*.py") if path.name != "__init__.py")
+    assert not {folder: modules for folder, modules in folders.items() if modules > MOST}
 
 
 def test_no_module_is_called_as_a_library_that_the_tool_uses() -> None:
-    libraries = {_unit(imported) for tree in MODULES.values() for imported in _imports(tree)} - {"lmsbuild"}
-    own = {part for name in MODULES for part in name.split(".") if part != "__main__"}
+    libraries = {_unit(imported) for tree in _modules().values() for imported in _imports(tree)} - {"lmsbuild"}
+    own = {part for name in _modules() for part in name.split(".") if part != "__main__"}
     # Those in programs/ import each other, by the names under which `lmsbuild try` copies them.
-    programs = {name.rpartition(".")[2] for name in MODULES if _unit(name) == "programs"}
+    programs = {name.rpartition(".")[2] for name in _modules() if _unit(name) == "programs"}
     assert not own & (libraries - programs | sys.stdlib_module_names)
 
 
 def test_programs_do_without_the_tool() -> None:
-    assert not {name: _uses(name) for name in MODULES if _unit(name) == "programs" and _uses(name)}
+    assert not {name: _uses(name) for name in _modules() if _unit(name) == "programs" and _uses(name)}

@@ -20,6 +20,8 @@ from lmsbuild.patch import series
 from lmsbuild.wheel.name import parse_name
 from presets import Builds
 
+pytestmark = pytest.mark.build  # the type checker and clang-tidy take minutes
+
 ROOT = Path(__file__).resolve().parents[2]
 PATCHES = ROOT / "patches"
 PAGER = sorted(path for path in (PATCHES / "src/pager").rglob("*.cc") if path.name != "all.cc")

@@ -23,6 +23,8 @@ from lmsbuild.full import plan
 from lmsbuild.git_command import blob_hash
 from lmsbuild.patch.patch import find_patch
 
+pytestmark = pytest.mark.build  # fetches upstream's files
+
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = (ROOT / "docs" / "manual-apply.md").read_text()
 CLONE = re.compile(r"^git clone .* https://github\.com/pytorch/pytorch$", re.MULTILINE)

@@ -14,6 +14,8 @@ from lmsbuild.git_command import blob_hash
 from lmsbuild.graft import graft
 from lmsbuild.patch.patch import find_patch
 
+pytestmark = pytest.mark.build  # fetches parts of official wheels
+
 PATCHES = paths.patches_folder()
 
 # Git's hashes, as far as published, by tag and by the file's place in the source tree.

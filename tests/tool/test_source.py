@@ -33,6 +33,8 @@ from lmsbuild.wheel.wheel import file_sha256
 from upstream import TAG, Upstream, git
 from workshop import DRIVE, Workshop
 
+pytestmark = pytest.mark.build  # starts the tool and git for every clone
+
 
 @pytest.fixture
 def there(workshop: Workshop) -> Upstream:

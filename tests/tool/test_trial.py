@@ -17,6 +17,8 @@ from lmsbuild.trial import trial
 from synthetic import Member
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # starts interpreters and trainings
+
 STATISTICS = '{"allocated_bytes.peak": 3000, "resident_bytes.peak": 1000, "over_limit_bytes.peak": 0, "out.bytes": 5, "in.bytes": 6}'
 
 

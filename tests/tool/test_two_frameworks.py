@@ -33,6 +33,8 @@ from lmsbuild.wheel.wheel import WheelFile
 from shop import CPU_NAME, CUDA_NAME, NAME, STUB_NAME, Shop
 from synthetic import Member
 
+pytestmark = pytest.mark.build  # starts the tool for every build
+
 
 @pytest.fixture
 def shop(tensorflow_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Shop:

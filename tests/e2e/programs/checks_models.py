@@ -1,17 +1,14 @@
 """The four models, larger than their memory by 2, 4 and 8 times, with either policy and either store, to the bit.
 
-LMS_TEST_FULL=1 takes each policy with each store for all of them, otherwise half of these, in turn.
+Each size goes with half of the ways, in turn; the checks "in the other ways" have the other half.
 """
 
 from __future__ import annotations
-
-import os
 
 import torch
 from common import directory
 from support import enable, models, same, stat
 
-FULL = os.environ.get("LMS_TEST_FULL", "0") != "0"
 STEPS = 3
 
 
@@ -34,15 +31,14 @@ def needs(name: str) -> tuple[int, int]:
     return peak, stat("device_bytes.peak")
 
 
-def oversubscribed(name: str, times: int) -> None:
+def oversubscribed(name: str, times: int, others: bool = False) -> None:
     torch.use_deterministic_algorithms(True)
     expected = train(name)
     peak, largest = needs(name)
     limit = peak // times
     with directory() as folder:
         one, other = [("lru", None), ("iteration", folder)], [("iteration", None), ("lru", folder)]
-        sample = one if times == 4 else other
-        for policy, store in one + other if FULL else sample:
+        for policy, store in one if (times == 4) != others else other:
             enable(limit, policy=policy, store=store)
             torch.lms.reset_peak_stats("cpu")
             before = torch.lms.stats("cpu")
@@ -106,6 +102,27 @@ def check_unet3d_at_a_quarter() -> None:
 
 def check_unet3d_at_an_eighth() -> None:
     oversubscribed("unet3d", 8)
+
+
+def in_the_other_ways(name: str) -> None:
+    for times in (2, 4, 8):
+        oversubscribed(name, times, others=True)
+
+
+def check_convnet_in_the_other_ways() -> None:
+    in_the_other_ways("convnet")
+
+
+def check_transformer_in_the_other_ways() -> None:
+    in_the_other_ways("transformer")
+
+
+def check_lstm_in_the_other_ways() -> None:
+    in_the_other_ways("lstm")
+
+
+def check_unet3d_in_the_other_ways() -> None:
+    in_the_other_ways("unet3d")
 
 
 def check_models_at_a_sixteenth() -> None:
