@@ -36,7 +36,7 @@ def assign(items: list[pytest.Item]) -> None:
         dear = _dear(item)
         if dear and not any(item.iter_markers("build")):
             item.add_marker("build")
-        if not any(item.iter_markers(name) for name in ("build", "release")):
+        if not any(mark.name in ("build", "release") for mark in item.iter_markers()):
             item.add_marker("unit")
         if not any(item.iter_markers("xdist_group")):
             item.add_marker(pytest.mark.xdist_group(dear or item.nodeid.partition("::")[0]))
