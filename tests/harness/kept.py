@@ -113,6 +113,24 @@ def packages(name: str, python: Path, installs: Sequence[Sequence[str]]) -> Path
         return place
 
 
+def made(name: str, words: Iterable[str], fill: Callable[[Path], None]) -> Path:
+    """The folder that fill(folder) fills, or did before, with what these words say. It gets its name when it is full."""
+    place = folder() / "made" / f"{name}-{_digest(words)}"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with FileLock(f"{place}.lock"):
+        if place.exists():
+            os.utime(place)
+            return place
+        unfinished = Path(tempfile.mkdtemp(prefix=f"{place.name}.", dir=place.parent))
+        try:
+            fill(unfinished)
+            unfinished.rename(place)
+        finally:
+            shutil.rmtree(unfinished, ignore_errors=True)
+        _forget(place.parent, f"{name}-*")
+        return place
+
+
 def clean_environment() -> dict[str, str]:
     """The variables of this process without those that lead another interpreter astray."""
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
