@@ -48,16 +48,16 @@ def test_the_flags_of_the_presets_are_those_of_the_commands(preset: str, builds:
 
 
 @pytest.mark.parametrize(
-    ("allocator", "own"),
+    ("interface", "own"),
     [
         ("class CUDAAllocator : public Allocator {};\n", {"LmsAllocatorInterface.cpp"}),
         ("namespace CUDACachingAllocator {}\n", {"LmsAllocatorObject.cpp"}),
     ],
 )
-def test_the_glue_finds_the_pager_and_the_wheel(allocator: str, own: set[str], builds: Builds, tmp_path: Path) -> None:
+def test_the_glue_finds_the_pager_and_the_wheel(interface: str, own: set[str], builds: Builds, tmp_path: Path) -> None:
     wheel = tmp_path / "torch"
     contents = {
-        "include/c10/cuda/CUDACachingAllocator.h": allocator,
+        "include/c10/cuda/CUDACachingAllocator.h": interface,
         "include/ATen/ATen.h": "int of_the_wheel;\n",
         "share/cmake/Torch/TorchConfig.cmake": "    CXX_STANDARD 20\n",
     }
