@@ -7,6 +7,7 @@ import importlib.util
 import os
 import shutil
 import sys
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -145,19 +146,21 @@ def on_allocator(
     allocator: Callable[[str], Allocator], simulator: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """on_allocator(source, tag, flavour="plain"): a program of this folder with the glue and the pager, on the
-    libc10_cuda.so of the tag and the simulated CUDA. Compiled if need be."""
+    libc10_cuda.so of the tag and the simulated CUDA. Compiled if need be; threads may ask."""
     folder = tmp_path_factory.mktemp("on-allocator")
+    building = threading.Lock()
 
     def build(source: str, tag: str, flavour: str = "plain") -> Path:
         own = folder / f"{tag}-{flavour}"
-        own.mkdir(exist_ok=True)
         program = own / Path(source).stem
-        if not program.exists():
-            base = allocator(tag)
-            # All of them are there for other tests; of those with a sanitizer one is enough.
-            releases = [allocator_programs.runtime(base)] if flavour != "plain" else simulator_build.RUNTIMES
-            simulated = simulator(flavour, releases=tuple(releases))
-            allocator_programs.build(base, HERE / source, simulated, flavour, program, folder)
+        with building:
+            own.mkdir(exist_ok=True)
+            if not program.exists():
+                base = allocator(tag)
+                # All of them are there for other tests; of those with a sanitizer one is enough.
+                releases = [allocator_programs.runtime(base)] if flavour != "plain" else simulator_build.RUNTIMES
+                simulated = simulator(flavour, releases=tuple(releases))
+                allocator_programs.build(base, HERE / source, simulated, flavour, program, folder)
         return program
 
     return build

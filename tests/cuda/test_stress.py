@@ -120,25 +120,13 @@ def runs(
     request: pytest.FixtureRequest, build: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Future[str]]]:
     """What the selected runs printed, by their names. Two go on at a time, ahead of the tests that wait for them."""
-    selected: list[Run] = []
-    for item in request.session.items:
-        if isinstance(item, pytest.Function) and item.function is test_contents:
-            selected.append(item.callspec.params["run"])
-    kinds = dict.fromkeys((run.flavour, run.tag) for run in selected)
-    programs: dict[tuple[str, str], Path] = {}
-    skipped: dict[tuple[str, str], BaseException] = {}  # why there is no program
-    for kind in kinds:
-        try:
-            programs[kind] = build(*kind)
-        except pytest.skip.Exception as reason:
-            skipped[kind] = reason
 
     def start(run: Run) -> str:
-        kind = run.flavour, run.tag
-        if kind in skipped:
-            raise skipped[kind]
-        return cases.run(run.words(programs[kind]), tmp_path_factory.mktemp(run.id), run.options, TIMEOUT_S)
+        program = build(run.flavour, run.tag)  # or a reason to skip
+        return cases.run(run.words(program), tmp_path_factory.mktemp(run.id), run.options, TIMEOUT_S)
 
+    items = (item for item in request.session.items if isinstance(item, pytest.Function))
+    selected: list[Run] = [item.callspec.params["run"] for item in items if item.function is test_contents]
     with ThreadPoolExecutor(2) as pool:
         yield {run.id: pool.submit(start, run) for run in selected}
         pool.shutdown(cancel_futures=True)
