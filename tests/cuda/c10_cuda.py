@@ -16,6 +16,7 @@ from elftools.elf.dynamic import DynamicSection
 from elftools.elf.elffile import ELFFile
 from elftools.elf.sections import Symbol, SymbolTableSection
 
+import kept
 from lmsbuild.elf import symbols
 from lmsbuild.fetch import cuda
 from lmsbuild.graft import compilation
@@ -58,7 +59,8 @@ def build(tree: Path, wheel: Path, runtime: cuda.Runtime, standard: str, folder:
     objects = [folder / f"{path.stem}.o" for path in sources]
     with ThreadPoolExecutor(2) as pool:
         pairs = zip(sources, objects, strict=True)
-        list(pool.map(run, ([*words, "-c", str(path), "-o", str(output)] for path, output in pairs)))
+        compile_ = [*kept.launcher(), *words, "-c"]
+        list(pool.map(run, ([*compile_, str(path), "-o", str(output)] for path, output in pairs)))
     library = folder / "libc10_cuda.so"
     linked = [*objects, wheel / "torch/lib/libc10.so", runtime.library]
     options = ["-shared", f"-Wl,-soname,{library.name}", "-Wl,--allow-shlib-undefined", "-o", str(library)]

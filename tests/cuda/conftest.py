@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import functools
 import importlib.util
 import os
-import shutil
 import sys
-from collections.abc import Callable, Iterator, Sequence
+import threading
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
 
 import pytest
+from filelock import FileLock
 
 import allocator_programs
 import elsewhere
+import kept
 import old_release
 import tensorflow_gpu
 from allocator_programs import Allocator
 from elsewhere import Programs
 from lmsbuild import paths
+from lmsbuild.wheel.wheel import file_sha256
 from machines import Machine
 from operators import build as operators_build
 
@@ -42,14 +46,16 @@ simulator_build = _load_build()
 @pytest.fixture(scope="session")
 def simulator() -> Callable[..., Path]:
     """simulator(flavour="plain", without=(), releases=all): the folder of the libraries, built by $CXX if need be."""
-    folder = operators_build.kept_folder()
+    folder = kept.folder() / "simulated-gpu"
+    folder.mkdir(parents=True, exist_ok=True)
 
     def build(
         flavour: str = "plain",
         without: Sequence[str] = (),
         releases: Sequence[str] = tuple(simulator_build.RUNTIMES),
     ) -> Path:
-        return simulator_build.libraries(folder, flavour, without, releases)
+        with FileLock(folder / f"simulator-{flavour}.lock"):  # both processes of `-n 2` may want them
+            return simulator_build.libraries(folder, flavour, without, releases)
 
     return build
 
@@ -61,26 +67,17 @@ def simulated_cuda(simulator: Callable[..., Path]) -> Path:
 
 
 @pytest.fixture(scope="session")
-def tensorflow_gpu_wheel(
-    wheel_builder: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
-) -> Iterator[Callable[[str], Path]]:
-    """tensorflow_gpu_wheel(tag): a folder with the grafted GPU wheel of the tag unpacked, 1.5 GB; removed at the end."""
-    known: dict[str, Path] = {}
+def tensorflow_gpu_wheel(wheel_builder: Callable[..., Path]) -> Callable[[str], Path]:
+    """tensorflow_gpu_wheel(tag): a folder with the grafted GPU wheel of the tag unpacked, 1.5 GB."""
 
     def wheel_of(tag: str) -> Path:
-        if tag not in known:
-            folder = tmp_path_factory.mktemp("tensorflow-gpu")
-            if tensorflow_gpu.is_old(tag):
-                wheel, _ = old_release.build("tensorflow", tag, newest=True)
-            else:
-                wheel = wheel_builder(tag, "tensorflow")
-            tensorflow_gpu.unpack(wheel, folder)
-            known[tag] = folder
-        return known[tag]
+        if tensorflow_gpu.is_old(tag):
+            wheel, _ = old_release.build("tensorflow", tag, newest=True)
+        else:
+            wheel = wheel_builder(tag, "tensorflow")
+        return kept.made(f"tensorflow-gpu-{tag}", [file_sha256(wheel)], functools.partial(tensorflow_gpu.unpack, wheel))
 
-    yield wheel_of
-    for folder in known.values():
-        shutil.rmtree(folder)
+    return wheel_of
 
 
 @pytest.fixture(scope="session")
@@ -107,7 +104,7 @@ def on_simulated_gpu(
         "SIM_CUDA_DEVICES": "2",
         "TMPDIR": str(tmp_path_factory.mktemp("on-simulated-gpu")),
     }
-    return operators_build.environment(cuda_python, simulated_cuda, operators_build.kept_folder(), base)
+    return operators_build.environment(cuda_python, simulated_cuda, simulated_cuda.parent, base)
 
 
 @pytest.fixture(scope="session")
@@ -118,16 +115,9 @@ def train_environment(on_simulated_gpu: dict[str, str]) -> dict[str, str]:
 
 
 @pytest.fixture(scope="session")
-def allocator(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Allocator]:
+def allocator() -> Callable[[str], Allocator]:
     """allocator(tag). Skips where Debian's source package is needed and the machine cannot get it."""
-    known: dict[str, Allocator] = {}
-
-    def fetch(name: str) -> Allocator:
-        if name not in known:
-            known[name] = allocator_programs.prepare(name, tmp_path_factory.mktemp(f"allocator-{name}"))
-        return known[name]
-
-    return fetch
+    return functools.cache(allocator_programs.prepare)
 
 
 @pytest.fixture(scope="session")
@@ -135,19 +125,21 @@ def on_allocator(
     allocator: Callable[[str], Allocator], simulator: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
 ) -> Callable[..., Path]:
     """on_allocator(source, tag, flavour="plain"): a program of this folder with the glue and the pager, on the
-    libc10_cuda.so of the tag and the simulated CUDA. Compiled if need be."""
+    libc10_cuda.so of the tag and the simulated CUDA. Compiled if need be; threads may ask."""
     folder = tmp_path_factory.mktemp("on-allocator")
+    building = threading.Lock()
 
     def build(source: str, tag: str, flavour: str = "plain") -> Path:
         own = folder / f"{tag}-{flavour}"
-        own.mkdir(exist_ok=True)
         program = own / Path(source).stem
-        if not program.exists():
-            base = allocator(tag)
-            # All of them are there for other tests; of those with a sanitizer one is enough.
-            releases = [allocator_programs.runtime(base)] if flavour != "plain" else simulator_build.RUNTIMES
-            simulated = simulator(flavour, releases=tuple(releases))
-            allocator_programs.build(base, HERE / source, simulated, flavour, program, folder)
+        with building:
+            own.mkdir(exist_ok=True)
+            if not program.exists():
+                base = allocator(tag)
+                # All of them are there for other tests; of those with a sanitizer one is enough.
+                releases = [allocator_programs.runtime(base)] if flavour != "plain" else simulator_build.RUNTIMES
+                simulated = simulator(flavour, releases=tuple(releases))
+                allocator_programs.build(base, HERE / source, simulated, flavour, program, folder)
         return program
 
     return build

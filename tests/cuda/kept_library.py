@@ -11,7 +11,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from simulator.build import HERE as SIMULATOR
-from simulator.build import KEPT_S, run
+from simulator.build import KEPT_S, LAUNCHER, run
 
 
 def kept_library(
@@ -34,8 +34,8 @@ def kept_library(
         units = [path for path in parts if path.suffix == ".cc"]
         objects = [str(unfinished / f"{path.stem}.o") for path in units]
         with ThreadPoolExecutor(2) as pool:
-            pairs = zip(units, objects, strict=True)
-            list(pool.map(run, ([*compile_, f"-I{SIMULATOR}", "-c", str(path), "-o", out] for path, out in pairs)))
+            first = [*LAUNCHER, *compile_, f"-I{SIMULATOR}", "-c"]
+            list(pool.map(run, ([*first, str(path), "-o", out] for path, out in zip(units, objects, strict=True))))
         run([*compile_, "-shared", *objects, *linked, "-o", str(unfinished / finished.name)])
         (unfinished / finished.name).replace(finished)
         shutil.rmtree(unfinished)

@@ -1,58 +1,63 @@
-"""Runs every case of the test programs of the CUDA backend, and of the pager on it, under the sanitizers.
+"""Runs every case of the test programs of the CUDA backend, and of the pager on it, under AddressSanitizer, and of those with
+threads some under ThreadSanitizer.
 
-LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones. LMS_TEST_FULL=1 runs them plain, and
-those of one thread under ThreadSanitizer.
+LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones. `-m ""` runs all in every flavour.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from presets import FLAVOURS, Builds
-from samples import FULL
+import cases
+from presets import Builds
 
 HERE = Path(__file__).parent
 PROGRAMS = ("backend_units", "backend_model", "pager_units", "sharing_units")
-CASE = re.compile(r"^CASE\((\w+)\) \{", re.MULTILINE)
+LONG = {
+    "every_call_fails_once",
+    "random_sizes_need_few_mappings",
+    "a_stream_that_is_destroyed_after_its_operations",
+}
+# What `build` runs under ThreadSanitizer: several threads or processes, each in a way of its own.
+THREADED = {
+    "backend_model": cases.names(HERE / "backend_model.cc"),
+    "pager_units": ("others_go_on_while_the_host_waits_for_a_copy", "others_go_on_while_the_store_grows")
+    + ("shutdown_while_a_worker_fails", "blocks_come_and_go"),
+    "sharing_units": cases.names(HERE / "sharing_units.cc"),
+}
 WITHOUT_THREAD_SANITIZER = {
     "less_address_space",  # ThreadSanitizer itself takes most of it
     "every_call_fails_once",  # these two have one thread, and would take minutes
     "random_sizes_need_few_mappings",
 }
-# By flavour; every program under the others.
-PROGRAMS_UNDER = {} if FULL else {"plain": (), "thread": ("backend_model", "pager_units", "sharing_units")}
-SANITIZER_OPTIONS = {"TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 TIMEOUT_S = 300
 
 
-def cases() -> list[tuple[str, str, str]]:
-    """(flavour, program, case)"""
-    return [
-        (flavour, program, case)
-        for flavour in FLAVOURS
-        for program in PROGRAMS_UNDER.get(flavour, PROGRAMS)
-        for case in CASE.findall((HERE / f"{program}.cc").read_text())
-        if flavour != "thread" or case not in WITHOUT_THREAD_SANITIZER
-    ]
+def parameters() -> list[Any]:
+    """(flavour, program, case), program by program."""
+    found = []
+    for program in PROGRAMS:
+        for case in cases.names(HERE / f"{program}.cc"):
+            is_long = program == "sharing_units" or case in LONG
+            found.append(pytest.param("address", program, case, marks=[pytest.mark.build] if is_long else []))
+            found.append(pytest.param("plain", program, case, marks=pytest.mark.release))
+            if case not in WITHOUT_THREAD_SANITIZER:
+                mark = pytest.mark.build if case in THREADED.get(program, ()) else pytest.mark.release
+                found.append(pytest.param("thread", program, case, marks=mark))
+    return found
 
 
-@pytest.mark.parametrize(("flavour", "name", "case"), cases())
-def test_case(flavour: str, name: str, case: str, builds: Builds, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [str(builds.get(flavour, name)), case],
-        env={**os.environ, **SANITIZER_OPTIONS, "LMS_TEST_DIRECTORY": str(tmp_path)},
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=TIMEOUT_S,
-        check=False,
-    )
-    print(done.stdout)
-    assert done.returncode == 0, done.stdout[-4000:]
+@pytest.fixture(scope="module")
+def build(builds: Builds, request: pytest.FixtureRequest) -> Callable[[str, str], Path]:
+    """build(flavour, program): its path."""
+    builds.start_all(request.session.items, test_case)
+    return builds.get
+
+
+@pytest.mark.parametrize(("flavour", "program", "case"), parameters())
+def test_case(flavour: str, program: str, case: str, build: Callable[[str, str], Path], tmp_path: Path) -> None:
+    cases.run([build(flavour, program), case], tmp_path, timeout_s=TIMEOUT_S)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from operators import build as operators_build
+import kept
 from simulator import build as simulator_build
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -50,7 +50,6 @@ from lmsbuild.errors import (
     WrongResult,
     WrongVersion,
 )
-from samples import FULL
 
 MIB = 1 << 20
 ABOUT = results.About(
@@ -900,9 +899,27 @@ def test_answers_after_which_the_pager_asks_again_are_counted(simulated_cuda: Pa
 @pytest.fixture(scope="module")
 def build() -> Path:
     """The folder that keeps the graft and the simulator, which other tests use too, between the runs."""
-    return operators_build.kept_folder()
+    return kept.folder() / "simulated-gpu"
 
 
+def test_a_simulated_part(cuda_python: Path, build: Path, tmp_path: Path) -> None:
+    out = tmp_path / "results"
+    done = call(cuda_python, "--out", out, "--simulated", "--build", build, "--only", "mapping")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((out / "simulated-mapping.json").read_text())
+    assert found["complete"]
+    names = {row["name"] for entry in found["results"].values() for row in entry["measurements"]}
+    assert names == {"create", "map", "set_access", "unmap", "release"}
+    # A machine that comes with an empty folder for results goes on where another one ended.
+    again = call(
+        cuda_python, "--out", tmp_path / "again", "--from", out, "--simulated", "--build", build, "--only", "mapping"
+    )
+    assert again.returncode == 0, again.stderr
+    assert "kept from before: 2 MiB, 32 MiB" in again.stderr
+    assert json.loads((tmp_path / "again" / "simulated-mapping.json").read_text()) == found
+
+
+@pytest.mark.release
 def test_simulated(cuda_python: Path, build: Path, tmp_path: Path) -> None:
     out = tmp_path / "results"
     done = call(cuda_python, "--out", out, "--simulated", "--build", build)
@@ -936,13 +953,6 @@ def test_simulated(cuda_python: Path, build: Path, tmp_path: Path) -> None:
     assert done.stderr.index("equal to the bit: contents at 2x") < done.stderr.index("correctness:")
     assert f"need a GPU: {', '.join([*correctness.MODELS, *correctness.SHAPES, *correctness.FEATURES])}" in done.stderr
     assert "throughput:\n  needs a GPU" in done.stderr
-    # A machine that comes with an empty folder for results goes on where another one ended.
-    again = call(
-        cuda_python, "--out", tmp_path / "again", "--from", out, "--simulated", "--build", build, "--only", "mapping"
-    )
-    assert again.returncode == 0, again.stderr
-    assert "kept from before: 2 MiB, 32 MiB" in again.stderr
-    assert json.loads((tmp_path / "again" / "simulated-mapping.json").read_text()) == found["mapping"]
 
 
 def test_contents_that_differ_are_noticed(
@@ -985,7 +995,7 @@ def test_interrupted(cuda_python: Path, build: Path, tmp_path: Path, how: signal
 # ---- the simulated device, with operators
 
 
-@pytest.mark.skipif(not FULL, reason="needs LMS_TEST_FULL=1 and a machine that does nothing else")
+@pytest.mark.release  # on a machine that does nothing else
 def test_the_load_is_kernels_where_there_are_kernels(cuda_python: Path, on_simulated_gpu: dict[str, str]) -> None:
     """Here a kernel is the CPU's, so it runs where it does not touch what it must not."""
     words = [cuda_python, process.PROGRAMS / "mapping.py", 3, 4 * MIB, f"products:{MIB // 8}", f"adds:{MIB // 8}"]
@@ -1020,7 +1030,7 @@ def test_the_load_is_kernels_where_there_are_kernels(cuda_python: Path, on_simul
     assert all(median > 0 for each in row["launch"].values() for median in each["median"])
 
 
-@pytest.mark.parametrize(("case", "scale"), [("odd", 0.125), *([("resnet", 0.0625)] if FULL else [])])
+@pytest.mark.parametrize(("case", "scale"), [("odd", 0.125), pytest.param("resnet", 0.0625, marks=pytest.mark.release)])
 def test_odd_shapes_train_to_the_same_bits(
     cuda_python: Path, train_environment: dict[str, str], case: str, scale: float
 ) -> None:

@@ -5,7 +5,7 @@ libc10_cuda.so is built from upstream's source for the machine, libc10.so is Deb
 address space than otherwise: the emulator keeps a table of all of it. Nothing of a GPU, and nothing of the speed or of the
 memory order of a real machine, is seen here: the emulator runs on this machine's processor.
 
-All that takes minutes, and LMS_TEST_FULL=1. LMS_TEST_STEPS sets the steps of every run.
+All that takes minutes, so it runs before a release. LMS_TEST_STEPS sets the steps of every run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from pathlib import Path
 
 import pytest
 
+import cases
 import synthetic
 from elsewhere import CUDART, TAG, Programs
 from lmsbuild import paths
@@ -31,16 +32,15 @@ from lmsbuild.patch.series import read_series
 from lmsbuild.wheel.target import Target
 from lmsbuild.wheel.wheel import WheelFile
 from machines import ARM, ARM_LARGE_PAGES, POWER, Machine
-from samples import FULL
 
 HERE = Path(__file__).parent
-CASES = re.findall(r"^CASE\((\w+)\) \{", (HERE / "object_units.cc").read_text(), re.MULTILINE)
+CASES = cases.names(HERE / "object_units.cc")
 SMALL = {"SIM_CUDA_ADDRESS_SPACE": str(16 << 30)}
 LIMIT = 2 << 30  # bytes of memory that the emulator may take
 REAL_THREADS = {"SIM_CUDA_MODE": "threads"}
 STEPS = 10_000
 MACHINES = (POWER, ARM, ARM_LARGE_PAGES)
-pytestmark = pytest.mark.skipif(not FULL, reason="needs LMS_TEST_FULL=1: minutes")
+pytestmark = pytest.mark.release  # minutes
 
 
 @dataclass(frozen=True)

@@ -3,9 +3,6 @@ as before 2.0, and the simulated CUDA. The library is the official wheel's, or b
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,9 +10,10 @@ from typing import Any
 import pytest
 
 import c10_cuda
+import cases
 
 HERE = Path(__file__).parent
-CASES = re.findall(r"^CASE\((\w+)\) \{", (HERE / "object_units.cc").read_text(), re.MULTILINE)
+CASES = cases.names(HERE / "object_units.cc")
 BUILT = "v1.13.1"  # whose libc10_cuda.so has CUDA's runtime inside
 SINCE = {
     "memory_fraction_bounds_the_limit": "v1.10.2",
@@ -25,27 +23,17 @@ TAGS = ("v1.4.0", "v1.10.2", BUILT)
 DEVICES = {"SIM_CUDA_DEVICES": "2", "SIM_CUDA_MEMORY": str(128 << 20)}
 
 
-def cases() -> list[tuple[str, str]]:
+def parameters() -> list[tuple[str, str]]:
+    """(tag, case)"""
     return [(tag, case) for tag in TAGS for case in CASES if TAGS.index(SINCE.get(case, tag)) <= TAGS.index(tag)]
 
 
-@pytest.mark.parametrize(("tag", "case"), cases())
+@pytest.mark.parametrize(("tag", "case"), parameters())
 def test_case(
     tag: str, case: str, on_allocator: Callable[..., Path], shared_library: Callable[..., Path], tmp_path: Path
 ) -> None:
     library = shared_library("late_library.cc", tag)  # which a case loads
-    done = subprocess.run(
-        [str(on_allocator("object_units.cc", tag)), case],
-        env={**os.environ, **DEVICES, "LMS_TEST_LIBRARY": str(library)},
-        cwd=tmp_path,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=120,
-        check=False,
-    )
-    assert done.returncode == 0, done.stdout[-4000:]
+    cases.run([on_allocator("object_units.cc", tag), case], tmp_path, {**DEVICES, "LMS_TEST_LIBRARY": str(library)})
 
 
 def test_what_is_built_is_like_the_official_library(allocator: Callable[[str], Any]) -> None:

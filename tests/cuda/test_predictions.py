@@ -1,6 +1,6 @@
 """Predicted training steps (predictions/): they keep what can be said of them without a GPU.
 
-LMS_TEST_FULL=1 compares LMS with what else there is, and predicts programs of several GPUs, too.
+Before a release they compare LMS with what else there is, too, and predict programs of several GPUs.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ import pytest
 
 from checks import RUNNER
 from predictions import literature, machine, predict, timeline
-from samples import FULL
 
 H200 = predict.Machine("h200")
+compares = pytest.mark.release  # three minutes
 
 
 @pytest.fixture(scope="module")
@@ -26,16 +26,16 @@ def predictor(cuda_python: Path, train_environment: dict[str, str]) -> predict.P
 
 @pytest.fixture(scope="module")
 def found(predictor: predict.Predictor) -> dict[str, predict.Predicted]:
-    if not FULL:
-        pytest.skip("needs LMS_TEST_FULL=1: three minutes")
     return predictor.compare(H200, "transformer")
 
 
+@compares
 def test_with_enough_memory_lms_takes_what_stock_takes(found: dict[str, predict.Predicted]) -> None:
     assert found["lms 1x"].seconds == pytest.approx(found["stock"].seconds, rel=0.01)
     assert sum(found["lms 1x"].moved.values()) == 0
 
 
+@compares
 @pytest.mark.parametrize("factor", [1.5, 2.0, 4.0])
 def test_a_step_is_no_shorter_than_its_bound(found: dict[str, predict.Predicted], factor: float) -> None:
     stock, lms = found["stock"], found[f"lms {factor:g}x"]
@@ -44,12 +44,14 @@ def test_a_step_is_no_shorter_than_its_bound(found: dict[str, predict.Predicted]
     assert lms.seconds >= lms.bound(H200, stock) > stock.seconds
 
 
+@compares
 def test_copies_out_and_in_run_beside_each_other(found: dict[str, predict.Predicted]) -> None:
     """What the optimiser is done with leaves while what it needs next comes back."""
     lms = found["lms 1.5x"]
     assert lms.seconds < 0.8 * (lms.busy["out"] + lms.busy["in"])
 
 
+@compares
 @pytest.mark.parametrize("factor", [1.5, 2.0])
 def test_lms_is_ahead_of_what_was_published(found: dict[str, predict.Predicted], factor: float) -> None:
     """Though published policies know a step by heart, and their calls take no time."""
@@ -58,6 +60,7 @@ def test_lms_is_ahead_of_what_was_published(found: dict[str, predict.Predicted],
     assert found[f"lms {factor:g}x"].seconds < min(one.seconds for one in published)
 
 
+@compares
 def test_the_peers_trade_what_they_are_known_to_trade(found: dict[str, predict.Predicted]) -> None:
     stock, offloaded, recomputed = (found[name] for name in ("stock", "save_on_cpu", "checkpoint"))
     assert offloaded.peak < stock.peak and min(offloaded.moved.values()) > 0
@@ -66,6 +69,7 @@ def test_the_peers_trade_what_they_are_known_to_trade(found: dict[str, predict.P
     assert 1.1 * stock.busy["kernel"] < recomputed.busy["kernel"] < 1.34 * stock.busy["kernel"]
 
 
+@compares
 def test_kernels_take_as_long_as_their_arithmetic(found: dict[str, predict.Predicted]) -> None:
     """6 FLOP for each parameter that multiplies, and token; attention; all at the peak."""
     width, layers, length, tokens, vocabulary = 4096, 4, 2048, 8 * 2048, 16384
@@ -95,7 +99,14 @@ def test_every_program_is_known() -> None:
     assert re.findall(r'^    "(\w+)": ', text, re.MULTILINE) == list(predict.PROGRAMS)
 
 
-@pytest.mark.parametrize("program", ["streams", "functions", "graph", *(["pipeline", "processes"] if FULL else [])])
+@pytest.mark.parametrize(
+    "program",
+    [
+        "streams",
+        "graph",
+        *(pytest.param(each, marks=pytest.mark.release) for each in ("functions", "pipeline", "processes")),
+    ],
+)
 def test_a_program_is_predicted(program: str, predictor: predict.Predictor) -> None:
     stock = predictor.predict(H200, program, "stock", "stock")
     lms = predictor.predict(H200, program, "lms 2x", f"lms:{stock.peak // 2}")

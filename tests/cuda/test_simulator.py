@@ -1,27 +1,25 @@
 """Runs every case of simulator_units.cc: the simulated CUDA notices what a device would suffer from.
 
-LMS_TEST_FULL=1 runs them under ThreadSanitizer, too.
+They run under AddressSanitizer; `-m ""` runs them plain and under ThreadSanitizer, too.
 """
 
 from __future__ import annotations
 
 import ctypes
-import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+import cases
 from presets import Builds
-from samples import FULL
 
 HERE = Path(__file__).parent
 SOURCE = HERE / "simulator_units.cc"
-CASES = re.findall(r"^CASE\((\w+)\) \{", SOURCE.read_text(), re.MULTILINE)
-TIMEOUT_S = 120
 
 # What the cases need to know of the machine before CUDA starts.
 OPTIONS: dict[str, dict[str, object]] = {
@@ -46,36 +44,27 @@ DETERMINISTIC = {
 }
 # ThreadSanitizer gives up in a child of a process with threads.
 WITHOUT_THREAD_SANITIZER = {"a_child_process_has_no_cuda"}
-SANITIZER_OPTIONS = {"TSAN_OPTIONS": "halt_on_error=1", "UBSAN_OPTIONS": "print_stacktrace=1"}
 
 
-def cases() -> list[tuple[str, str, str]]:
+def parameters() -> list[Any]:
     """(flavour of the build, mode of the schedule, case)"""
-    found = []
-    for flavour, mode in (
-        ("plain", "deterministic"),
-        ("plain", "threads"),
-        ("address", "threads"),
-        *([("thread", "threads")] if FULL else []),
-    ):
-        for case in CASES:
-            if (mode == "deterministic" or case not in DETERMINISTIC) and (
-                flavour != "thread" or case not in WITHOUT_THREAD_SANITIZER
-            ):
-                found.append((flavour, mode, case))
-    return found
+    every = cases.names(SOURCE)
+    threaded = [case for case in every if case not in DETERMINISTIC]
+    sanitized = [case for case in threaded if case not in WITHOUT_THREAD_SANITIZER]
+    return [
+        *(pytest.param("address", "deterministic", case) for case in every),
+        *(pytest.param("address", "threads", case) for case in threaded),
+        *(pytest.param("plain", "deterministic", case, marks=pytest.mark.release) for case in every),
+        *(pytest.param("plain", "threads", case, marks=pytest.mark.release) for case in threaded),
+        *(pytest.param("thread", "threads", case, marks=pytest.mark.release) for case in sanitized),
+    ]
 
 
-@pytest.mark.parametrize(("flavour", "mode", "case"), cases())
-def test_simulator_case(flavour: str, mode: str, case: str, builds: Builds) -> None:
-    environment = {**os.environ, **SANITIZER_OPTIONS, "SIM_CUDA_MODE": mode, "SIM_CUDA_MEMORY": str(64 << 20)}
-    for name, value in OPTIONS.get(case, {}).items():
-        environment[f"SIM_CUDA_{name.upper()}"] = str(value)
-    command = [str(builds.get(flavour, "simulator_units")), case]
-    done = subprocess.run(
-        command, env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, timeout=TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, done.stdout.decode(errors="replace")
+@pytest.mark.parametrize(("flavour", "mode", "case"), parameters())
+def test_simulator_case(flavour: str, mode: str, case: str, builds: Builds, tmp_path: Path) -> None:
+    options = {"mode": mode, "memory": 64 << 20, **OPTIONS.get(case, {})}
+    variables = {f"SIM_CUDA_{name.upper()}": str(value) for name, value in options.items()}
+    cases.run([builds.get(flavour, "simulator_units"), case], tmp_path, variables)
 
 
 def test_unknown_options_are_refused(simulator: Callable[..., Path]) -> None:

@@ -13,16 +13,14 @@ has two such places. Most steps are cheap, yet a million of them move more than 
  * object: with releases whose allocator is a single object and free functions, as before 2.0.
 
 LMS_TEST_SEEDS sets how many seeds there are of the first kind, LMS_TEST_SEED the first one, and LMS_TEST_STEPS the
-steps of every run. LMS_TEST_FULL=1 has more seeds of most kinds, and more steps. A run that fails says the command that
-repeats it. Two run at a time.
+steps of every run. Before a release there are more seeds of most kinds, and more steps. A run that fails says the command
+that repeats it. Two run at a time.
 """
 
 from __future__ import annotations
 
 import os
 import re
-import shlex
-import subprocess
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -30,12 +28,10 @@ from pathlib import Path
 
 import pytest
 
-from samples import FULL
+import cases
 
 TAG = "v2.6.0"
 FIRST_SEED = int(os.environ.get("LMS_TEST_SEED", "1"))
-SEEDS = int(os.environ.get("LMS_TEST_SEEDS", "20" if FULL else "4"))
-STEPS = 1_000_000 if FULL else 60_000
 TIMEOUT_S = 900
 TOTALS = re.compile(r"^out (\d+) MiB, in (\d+) MiB, foreseen (\d+), ", re.MULTILINE)
 
@@ -55,43 +51,61 @@ class Run:
 
     @property
     def id(self) -> str:
-        return f"{self.kind}-{self.seed}" if self.tag == TAG else f"{self.kind}-{self.tag}-{self.seed}"
+        return "-".join((self.kind, *([] if self.tag == TAG else [self.tag]), str(self.seed), str(self.steps)))
 
     def words(self, program: Path) -> list[str]:
         steps = os.environ.get("LMS_TEST_STEPS", str(self.steps))
         return [str(program), str(self.seed), steps, str(self.threads), self.policy]
 
 
-def seeds(first: int, last: int) -> range:
-    """Of a kind other than the first."""
-    return range(first, last + 1 if FULL else first + 1)
-
-
 REAL_THREADS = {"SIM_CUDA_MODE": "threads"}
 READABLE = {"LMS_CUDA_READABLE": "1"}  # what is away is mapped for reading
 PAGEABLE = {"SIM_CUDA_PINNED_LIMIT": str(128 << 20)}  # beyond that the host's store is not page-locked
+OLD, OLDEST = "v1.13.1", "v1.4.0"
+
+
+def every_run(is_sample: bool) -> list[Run]:
+    steps = 60_000 if is_sample else 1_000_000
+    count = int(os.environ.get("LMS_TEST_SEEDS", "2" if is_sample else "20"))
+
+    def seeds(first: int, last: int) -> range:
+        """Of a kind other than the first."""
+        return range(first, (first if is_sample else last) + 1)
+
+    return [
+        *(
+            Run("plain", seed, steps, options={} if seed % 2 else READABLE)
+            for seed in range(FIRST_SEED, FIRST_SEED + count)
+        ),
+        *(Run("foresight", seed, steps * 3 // 10, policy="iteration") for seed in seeds(1, 4)),
+        *(Run("pageable", seed, 20_000, options=PAGEABLE) for seed in seeds(1, 3)),
+        *(Run("threads", seed, steps // 5, threads=3) for seed in seeds(1, 3)),
+        *(Run("threads", seed, steps // 5, threads=3, policy="iteration") for seed in seeds(4, 6)),
+        *(Run("streams", seed, 30_000, threads=3, options=REAL_THREADS) for seed in seeds(1, 2)),
+        *(Run("streams", seed, 30_000, threads=3, policy="iteration", options=REAL_THREADS) for seed in seeds(3, 4)),
+        Run("object", 1, steps // 2 if is_sample else steps, tag=OLDEST),
+        Run("object", 2, steps // 2 if is_sample else steps, tag=OLD),
+        Run("object", 3, steps // 10, tag=OLDEST, threads=3),
+        Run("object", 4, steps // 10, tag=OLD, threads=3, policy="iteration"),
+        Run("object", 5, 10_000, tag=OLD, threads=3, options=REAL_THREADS),
+        *([] if is_sample else [Run("object", 6, 50_000, tag=OLD, flavour="address")]),
+        Run("address", 1, steps // 10, flavour="address"),
+        Run("address", 2, 20_000 if is_sample else 60_000, flavour="address", threads=3, policy="iteration"),
+        Run("address", 3, 10_000, flavour="address", threads=3, options=REAL_THREADS),
+        Run("thread", 1, 20_000, flavour="thread", threads=3),
+        Run("thread", 2, 20_000, flavour="thread", threads=3, policy="iteration"),
+        Run("thread", 3, 8_000, flavour="thread", threads=3, policy="iteration", options=REAL_THREADS),
+    ]
+
+
+SAMPLE = every_run(is_sample=True)
 RUNS = [
+    *(pytest.param(run, id=run.id) for run in SAMPLE),
     *(
-        Run("plain", seed, STEPS, options=READABLE if seed % 4 == 0 else {})
-        for seed in range(FIRST_SEED, FIRST_SEED + SEEDS)
+        pytest.param(run, id=run.id, marks=pytest.mark.release)
+        for run in every_run(is_sample=False)
+        if run not in SAMPLE
     ),
-    *(Run("foresight", seed, STEPS * 3 // 10, policy="iteration") for seed in seeds(1, 4)),
-    *(Run("pageable", seed, 20_000, options=PAGEABLE) for seed in seeds(1, 3)),
-    *(Run("threads", seed, STEPS // 5, threads=3) for seed in seeds(1, 3)),
-    *(Run("threads", seed, STEPS // 5, threads=3, policy="iteration") for seed in seeds(4, 6)),
-    *(Run("streams", seed, 30_000, threads=3, options=REAL_THREADS) for seed in seeds(1, 2)),
-    *(Run("streams", seed, 30_000, threads=3, policy="iteration", options=REAL_THREADS) for seed in seeds(3, 4)),
-    *(Run("object", seed, STEPS if FULL else STEPS // 2, tag=tag) for seed, tag in enumerate(("v1.4.0", "v1.13.1"), 1)),
-    Run("object", 3, STEPS // 10, tag="v1.4.0", threads=3),
-    Run("object", 4, STEPS // 10, tag="v1.13.1", threads=3, policy="iteration"),
-    Run("object", 5, 10_000, tag="v1.13.1", threads=3, options=REAL_THREADS),
-    *([Run("object", 6, 50_000, tag="v1.13.1", flavour="address")] if FULL else []),
-    Run("address", 1, STEPS // 10, flavour="address"),
-    Run("address", 2, 60_000 if FULL else 20_000, flavour="address", threads=3, policy="iteration"),
-    Run("address", 3, 10_000, flavour="address", threads=3, options=REAL_THREADS),
-    Run("thread", 1, 20_000, flavour="thread", threads=3),
-    Run("thread", 2, 20_000, flavour="thread", threads=3, policy="iteration"),
-    Run("thread", 3, 8_000, flavour="thread", threads=3, policy="iteration", options=REAL_THREADS),
 ]
 
 
@@ -102,61 +116,23 @@ def build(on_allocator: Callable[..., Path]) -> Callable[..., Path]:
 
 
 @pytest.fixture(scope="module")
-def runs(request: pytest.FixtureRequest, build: Callable[..., Path]) -> Iterator[dict[str, Future[str]]]:
+def runs(
+    request: pytest.FixtureRequest, build: Callable[..., Path], tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[dict[str, Future[str]]]:
     """What the selected runs printed, by their names. Two go on at a time, ahead of the tests that wait for them."""
-    selected: list[Run] = []
-    for item in request.session.items:
-        if isinstance(item, pytest.Function) and item.function is test_contents:
-            selected.append(item.callspec.params["run"])
-    kinds = dict.fromkeys((run.flavour, run.tag) for run in selected)
-    programs: dict[tuple[str, str], Path] = {}
-    skipped: dict[tuple[str, str], BaseException] = {}  # why there is no program
-    for kind in kinds:
-        try:
-            programs[kind] = build(*kind)
-        except pytest.skip.Exception as reason:
-            skipped[kind] = reason
 
     def start(run: Run) -> str:
-        kind = run.flavour, run.tag
-        if kind in skipped:
-            raise skipped[kind]
-        return _run(run.words(programs[kind]), run.options)
+        program = build(run.flavour, run.tag)  # or a reason to skip
+        return cases.run(run.words(program), tmp_path_factory.mktemp(run.id), run.options, TIMEOUT_S)
 
+    items = (item for item in request.session.items if isinstance(item, pytest.Function))
+    selected: list[Run] = [item.callspec.params["run"] for item in items if item.function is test_contents]
     with ThreadPoolExecutor(2) as pool:
         yield {run.id: pool.submit(start, run) for run in selected}
         pool.shutdown(cancel_futures=True)
 
 
-def _run(words: list[str], options: Mapping[str, str]) -> str:
-    """What the program prints when all contents are right."""
-    done = _attempt(words, options)
-    assert done.returncode == 0, f"{_command(words, options)}\nended with {done.returncode}:\n{done.stdout[-10000:]}"
-    return done.stdout
-
-
-def _attempt(words: list[str], options: Mapping[str, str]) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("SIM_", "LMS_"))}
-    try:
-        return subprocess.run(
-            words,
-            env={**environment, **options},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            errors="replace",
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as error:
-        raise AssertionError(f"{_command(words, options)}\nhangs, or is very slow: {error.stdout!r}") from error
-
-
-def _command(words: list[str], options: Mapping[str, str]) -> str:
-    return shlex.join([*(f"{name}={value}" for name, value in options.items()), *words])
-
-
-@pytest.mark.parametrize("run", RUNS, ids=lambda run: run.id)
+@pytest.mark.parametrize("run", RUNS)
 def test_contents(run: Run, runs: dict[str, Future[str]]) -> None:
     printed = runs[run.id].result()
     print(printed)
@@ -167,18 +143,18 @@ def test_contents(run: Run, runs: dict[str, Future[str]]) -> None:
     assert foreseen > 0 or run.kind != "foresight", "nothing was brought in ahead of its use"
 
 
-def test_a_seed_repeats_a_run(build: Callable[..., Path]) -> None:
-    words = [str(build("plain")), str(FIRST_SEED), "20000"]
-    assert _run(words, {}) == _run(words, {})
+def test_a_seed_repeats_a_run(build: Callable[..., Path], tmp_path: Path) -> None:
+    words = [build("plain"), str(FIRST_SEED), "20000"]
+    assert cases.run(words, tmp_path) == cases.run(words, tmp_path)
 
 
 @pytest.mark.parametrize(
     ("option", "every"), [("drop_waits", 1), ("drop_waits", 20), ("early_events", 1), ("early_events", 20)]
 )
-def test_a_missing_wait_is_found_out(option: str, every: int, build: Callable[..., Path]) -> None:
+def test_a_missing_wait_is_found_out(option: str, every: int, build: Callable[..., Path], tmp_path: Path) -> None:
     """The device leaves out waits that the pager asked for, or says too early that work is over."""
-    words = [str(build("plain")), str(FIRST_SEED), "100000"]
-    done = _attempt(words, {f"SIM_CUDA_{option.upper()}": str(every)})
+    words = [build("plain"), str(FIRST_SEED), "100000"]
+    done = cases.attempt(words, tmp_path, {f"SIM_CUDA_{option.upper()}": str(every)}, TIMEOUT_S)
     assert done.returncode == 1, done.stdout[-5000:]
     # By a kernel, or by the device, where a copy was given an address without memory: whose call hears of it first says so.
     assert re.search(r"wrong contents|memory that is not there|illegal memory access|ILLEGAL_ADDRESS", done.stdout), (

@@ -3,7 +3,8 @@ kernels are the CPU's (tensorflow_operators/stand_in.h): whole training programs
 to the same on the CPU.
 
 LMS_TEST_SEEDS sets how many seeds of the schedule each program is run with for each limit and policy, and
-LMS_TEST_TF_TAGS the releases, such as "v2.1.0 v2.21.0"; LMS_TEST_FULL=1 runs them with 2.14.1, and two with 2.2.0.
+LMS_TEST_TF_TAGS the releases, such as "v2.1.0 v2.21.0"; without it, it is 2.14.1, and two programs run with 2.2.0.
+That takes minutes, so it runs before a release.
 """
 
 from __future__ import annotations
@@ -15,20 +16,18 @@ from typing import Any
 
 import pytest
 
+import kept
 import tensorflow_gpu
 from checks import Outcomes, parameters
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
-from samples import FULL
 from tensorflow_operators import build
 
 PROGRAMS = Path(__file__).parent / "tensorflow_train"
 STATIC_RUNTIME = Path(__file__).parent / "tensorflow_programs" / "static_runtime.py"
-TAGS = os.environ.get("LMS_TEST_TF_TAGS", "v2.14.1").split()
-pytestmark = pytest.mark.skipif(
-    not FULL and "LMS_TEST_TF_TAGS" not in os.environ, reason="needs LMS_TEST_FULL=1: minutes"
-)
 OLD_TAG = "v2.2.0"  # which knows the types of resources in another way, and has the last release of TFLMS
+TAGS = os.environ.get("LMS_TEST_TF_TAGS", f"v2.14.1 {OLD_TAG}").split()
+pytestmark = pytest.mark.release
 OLD_CHECKS = ("check_lstm", "check_session")
 # Of 2.1 the stand-ins cannot see lists, and it lacks what the other three call.
 NOT_OF_2_1 = (
@@ -39,13 +38,14 @@ NOT_OF_2_1 = (
 
 
 def runs(tag: str, name: str) -> bool:
-    return (tag in TAGS or name in OLD_CHECKS) and not (tag.startswith("v2.1.") and name in NOT_OF_2_1)
+    is_asked_for = tag != OLD_TAG or "LMS_TEST_TF_TAGS" in os.environ
+    return (is_asked_for or name in OLD_CHECKS) and not (tag.startswith("v2.1.") and name in NOT_OF_2_1)
 
 
 def every_check() -> list[Any]:
     return [
         pytest.param(tag, *each.values, id=f"{tag}-{each.values[0]}-{each.values[1]}")
-        for tag in dict.fromkeys((*TAGS, *([OLD_TAG] if FULL else [])))
+        for tag in TAGS
         for each in parameters(PROGRAMS)
         if runs(tag, each.values[1])
     ]
@@ -61,8 +61,7 @@ def outcomes(
 ) -> Callable[[str], Outcomes]:
     """The outcomes of a tag's checks."""
     known: dict[str, Outcomes] = {}
-    cache = request.config.cache
-    kept = Path(cache.mkdir("tensorflow-operators")) if cache is not None else tmp_path_factory.mktemp("operators")
+    folder = kept.folder() / "tensorflow-operators"
 
     def of_tag(name: str) -> Outcomes:
         if name not in known:
@@ -77,7 +76,7 @@ def outcomes(
             include = tensorflow_gpu.package(installed) / "include"
             environment = tensorflow_gpu.environment(wheel, tag.cuda, simulated_cuda, scratch)
             environment |= {
-                "LMS_TEST_OPERATORS": str(build.library(kept, tag, wheel, include, simulated_cuda)),
+                "LMS_TEST_OPERATORS": str(build.library(folder, tag, wheel, include, simulated_cuda)),
                 "PYTHONPATH": os.pathsep.join(map(str, (wheel, PROGRAMS, STATIC_RUNTIME.parent))),
                 "TF_ENABLE_ONEDNN_OPTS": "0",
             }

@@ -1,6 +1,6 @@
 """Each bug of mutants.toml, one wait, pin or note of a use left out, makes a training program fail (train_programs).
 
-LMS_TEST_FULL=1 builds and runs them: it takes five minutes, and tests the tests.
+They are built and run before a release: that takes five minutes, and tests the tests.
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ import mutated
 import upstream_files
 from checks import RUNNER
 from operators import build as operators_build
-from samples import FULL
 
 NO_MUTANT = ""
 AT_ONCE = 2
@@ -64,7 +63,7 @@ def test_every_mutant_has_its_place_in_the_sources() -> None:
     assert all(f'lms_test_mutant("{mutant.name}")' in files[mutant.file].decode() for mutant in mutated.mutants())
 
 
-@pytest.mark.skipif(not FULL, reason="needs LMS_TEST_FULL=1: five minutes")
+@pytest.mark.release  # five minutes
 @pytest.mark.parametrize("name", RUNS)
 def test_train_mutant(name: str, outcomes: dict[str, dict[str, Any]]) -> None:
     outcome = outcomes[name]

@@ -34,10 +34,8 @@ def assign(items: list[pytest.Item]) -> None:
     """
     for item in items:
         dear = _dear(item)
-        if dear and not any(item.iter_markers("build")):
-            item.add_marker("build")
         if not any(mark.name in ("build", "release") for mark in item.iter_markers()):
-            item.add_marker("unit")
+            item.add_marker("build" if dear else "unit")
         if not any(item.iter_markers("xdist_group")):
             item.add_marker(pytest.mark.xdist_group(dear or item.nodeid.partition("::")[0]))
     items.sort(key=_rank)
@@ -51,4 +49,4 @@ def _dear(item: pytest.Item) -> str:
 
 def _rank(item: pytest.Item) -> tuple[int, bool]:
     dear = _dear(item)
-    return DEAR.index(dear) if dear else len(DEAR), "build" not in item.keywords
+    return DEAR.index(dear) if dear else len(DEAR), not any(item.iter_markers("build"))

@@ -1,34 +1,23 @@
-"""Programs of the CMake project in patches/src/pager, and its presets' flags for what CMake does not build."""
+"""Builds programs of the CMake project in patches/src/pager."""
 
 from __future__ import annotations
 
 import fcntl
 import hashlib
-import json
 import os
 import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
-PAGER = Path(__file__).resolve().parents[2] / "patches" / "src" / "pager"
-FLAVOURS = ("plain", "address", "thread")
+import pytest
 
-
-def flags(preset: str) -> list[str]:
-    """What CMAKE_CXX_FLAGS is in the preset."""
-    presets = {row["name"]: row for row in json.loads((PAGER / "CMakePresets.json").read_text())["configurePresets"]}
-    text = presets[preset]["cacheVariables"]["CMAKE_CXX_FLAGS"]
-    name: str | None = preset
-    while name is not None:
-        for variable, value in presets[name].get("environment", {}).items():
-            text = text.replace(f"$env{{{variable}}}", value)
-        name = presets[name].get("inherits")
-    return shlex.split(text)
+import kept
+from flavours import PAGER, flags  # noqa: F401  (tests/conda/test_other_machines.py asks here)
 
 
 class BuildError(Exception):
@@ -57,6 +46,12 @@ class Builds:
             self._futures[key] = self._pool.submit(self._build, preset, target)
         return self._futures[key]
 
+    def start_all(self, items: Iterable[pytest.Item], test: Callable[..., None]) -> None:
+        """Has the programs of the selected items of a test built in turn. Its parameters are `flavour` and `program`."""
+        for item in items:
+            if isinstance(item, pytest.Function) and item.function is test:
+                self.start(item.callspec.params["flavour"], item.callspec.params["program"])
+
     def get(self, preset: str, target: str) -> Path:
         """The program's path, when it is built. Raises BuildError."""
         return self.start(preset, target).result()
@@ -74,6 +69,7 @@ class Builds:
                 # The folder may outlive the environment whose Ninja it was configured with.
                 ninja = shutil.which("ninja", path=self._environment["PATH"])
                 own = [f"-DCMAKE_MAKE_PROGRAM={ninja}"] if ninja else []
+                own += [f"-DCMAKE_CXX_COMPILER_LAUNCHER={word}" for word in kept.launcher()]
                 self.cmake("-S", PAGER, "-B", build, "--preset", preset, *own)
                 self._configured.add(build)
         return build

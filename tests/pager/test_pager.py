@@ -1,68 +1,51 @@
-"""Runs every case of the pager's test programs, plain and under the sanitizers.
+"""Runs every case of the pager's test programs: under AddressSanitizer, and where that sees less, plain or under ThreadSanitizer.
 
-LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones. LMS_TEST_FULL=1 runs all programs under
-ThreadSanitizer.
+LMS_TEST_SEED repeats a run, LMS_TEST_STEPS sets the length of the random ones. `-m ""` runs all programs in every flavour.
 """
 
 from __future__ import annotations
 
-import os
-import re
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from presets import FLAVOURS
-from samples import FULL
+import cases
+from presets import Builds
 
 HERE = Path(__file__).parent
-CASE = re.compile(r"^CASE(_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
-TIMEOUT_S = 120
-# What has threads of its own, above all.
-THREADED = ("disk", "faults", "forks", "sharers", "sharing", "stress", "units")
-
-SANITIZER_OPTIONS = {
-    "ASAN_OPTIONS": "detect_leaks=1",
-    "UBSAN_OPTIONS": "print_stacktrace=1",
-    # The fault handler allocates memory. It may: it runs on the program's own access to a block, never inside malloc or
-    # at an arbitrary moment, which is what the report is about.
-    # The pager's worker may start in a forked child; its parent's threads hold nothing there.
-    "TSAN_OPTIONS": "report_signal_unsafe=0:die_after_fork=0:halt_on_error=1:second_deadlock_stack=1",
+# The programs that `build` runs in a flavour. The rest runs before a release.
+BUILT = {
+    # A sanitizer stands before the system calls and in the signal handlers, and the pager ships with -O2.
+    "plain": ("faults", "stress", "system_calls"),
+    # What has threads of its own, above all.
+    "thread": ("disk", "faults", "forks", "sharers", "sharing", "stress", "units"),
 }
 
 
-def cases() -> list[tuple[str, str, str]]:
-    """(flavour, program, case), flavour by flavour within a program so that one builds while another runs."""
+def parameters() -> list[Any]:
+    """(flavour, program, case), program by program."""
     found = []
     for source in sorted(HERE.glob("*.cc")):
-        for flavour in FLAVOURS:
-            for without_sanitizer, name in CASE.findall(source.read_text()):
-                left_out = flavour == "thread" and not FULL and source.stem not in THREADED
-                if (flavour == "plain" or not without_sanitizer) and not left_out:
-                    found.append((flavour, source.stem, name))
+        sanitized = cases.names(source, "address")
+        for case in sanitized:
+            found.append(pytest.param("address", source.stem, case))
+        for flavour, programs in BUILT.items():
+            for case in cases.names(source, flavour):
+                is_built = source.stem in programs or case not in sanitized  # which no sanitizer lets run
+                mark = pytest.mark.build if is_built else pytest.mark.release
+                found.append(pytest.param(flavour, source.stem, case, marks=mark))
     return found
 
 
-@pytest.mark.parametrize(("flavour", "program", "case"), cases())
+@pytest.fixture(scope="module")
+def build(builds: Builds, request: pytest.FixtureRequest) -> Callable[[str, str], Path]:
+    """build(flavour, program): its path."""
+    builds.start_all(request.session.items, test_case)
+    return builds.get
+
+
+@pytest.mark.parametrize(("flavour", "program", "case"), parameters())
 def test_case(flavour: str, program: str, case: str, build: Callable[[str, str], Path], tmp_path: Path) -> None:
-    environment = {**os.environ, **SANITIZER_OPTIONS, "LMS_TEST_DIRECTORY": str(tmp_path)}
-    command = [str(build(flavour, program)), case]
-    try:
-        done = subprocess.run(
-            command,
-            env=environment,
-            cwd=tmp_path,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            timeout=TIMEOUT_S,
-            check=False,
-        )
-    except subprocess.TimeoutExpired as expired:
-        output = expired.stdout.decode(errors="replace") if expired.stdout else ""
-        pytest.fail(f"still running after {TIMEOUT_S} s: {' '.join(command)}\n{output}", pytrace=False)
-    print(done.stdout)
-    if done.returncode != 0:
-        pytest.fail(f"exit code {done.returncode}: {' '.join(command)}\n{done.stdout}", pytrace=False)
+    cases.run([build(flavour, program), case], tmp_path)

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-import presets
+from flavours import PAGER, flags
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.patch import series
-from presets import PAGER, BuildError, Builds
+from presets import BuildError, Builds
 
 GLUE = PAGER.parent / "pytorch/aten/src/ATen"
 TENSORFLOW = PAGER.parent / "tensorflow"
@@ -43,21 +43,21 @@ def test_the_compile_commands_cover_every_file(builds: Builds) -> None:
 def test_the_flags_of_the_presets_are_those_of_the_commands(preset: str, builds: Builds) -> None:
     for row in json.loads((builds.folder(preset) / "compile_commands.json").read_text()):
         words = shlex.split(row["command"])
-        flags = presets.flags(preset)
-        assert any(words[start : start + len(flags)] == flags for start in range(len(words))), row
+        wanted = flags(preset)
+        assert any(words[start : start + len(wanted)] == wanted for start in range(len(words))), row
 
 
 @pytest.mark.parametrize(
-    ("allocator", "own"),
+    ("interface", "own"),
     [
         ("class CUDAAllocator : public Allocator {};\n", {"LmsAllocatorInterface.cpp"}),
         ("namespace CUDACachingAllocator {}\n", {"LmsAllocatorObject.cpp"}),
     ],
 )
-def test_the_glue_finds_the_pager_and_the_wheel(allocator: str, own: set[str], builds: Builds, tmp_path: Path) -> None:
+def test_the_glue_finds_the_pager_and_the_wheel(interface: str, own: set[str], builds: Builds, tmp_path: Path) -> None:
     wheel = tmp_path / "torch"
     contents = {
-        "include/c10/cuda/CUDACachingAllocator.h": allocator,
+        "include/c10/cuda/CUDACachingAllocator.h": interface,
         "include/ATen/ATen.h": "int of_the_wheel;\n",
         "share/cmake/Torch/TorchConfig.cmake": "    CXX_STANDARD 20\n",
     }

@@ -1,6 +1,6 @@
 """Upstream's own tests pass under a limit of 16 KiB, with every tensor managed, if they pass without LMS.
 
-What runs is a sample, and of the files of SLOW with LMS_TEST_FULL=1. LMS_TEST_UPSTREAM=1 runs all tests of all files, or
+What runs is a sample, and of the files of SLOW before a release. LMS_TEST_UPSTREAM=1 runs all tests of all files, or
 that part of them; LMS_TEST_UPSTREAM_SEED draws another.
 """
 
@@ -17,7 +17,6 @@ from lmsbuild import paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.fetch import apt
 from lmsbuild.source import debian, source
-from samples import FULL
 from upstream_files import FILES, SLOW, Sample
 
 FRACTION = os.environ.get("LMS_TEST_UPSTREAM")
@@ -42,7 +41,10 @@ def upstream_tests(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.timeout(0 if FRACTION else 1800)
-@pytest.mark.parametrize("file", [file for file in FILES if FULL or FRACTION or file not in SLOW])
+@pytest.mark.parametrize(
+    "file",
+    [pytest.param(file, marks=[pytest.mark.release] if file in SLOW and not FRACTION else []) for file in FILES],
+)
 def test_file(file: str, cuda_python: Path, upstream_tests: Path, tmp_path: Path) -> None:
     sample = Sample(file, FILES[file] if FRACTION is None else float(FRACTION), SEED)
 

@@ -3,7 +3,7 @@
 Reads the numbers of operators from standard input. Prints two lines for each: "begin NUMBER", and, as JSON, its name, how
 many samples were equal to the bit, results and gradients, and what was wrong. With the argument "lms" everything is paged
 out before each operator, and before its backward pass. Ends with 3 when the device is lost; "count" prints how many
-operators there are. LMS_TEST_FULL=1 takes more samples.
+operators there are. LMS_TEST_SAMPLES sets how many samples are taken of each.
 """
 
 from __future__ import annotations
@@ -22,9 +22,8 @@ from torch.testing._internal.common_methods_invocations import op_db
 from torch.utils._pytree import tree_leaves, tree_map
 
 TYPES = (torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64)
-FULL = os.environ.get("LMS_TEST_FULL", "0") != "0"
-SAMPLES = 12 if FULL else 4  # of an operator, for each type
-BACKWARDS = 4 if FULL else 1  # of them, again with what is given laid out backwards
+SAMPLES = int(os.environ.get("LMS_TEST_SAMPLES", "4"))  # of an operator, for each type
+BACKWARDS = max(1, SAMPLES // 3)  # of them, again with what is given laid out backwards
 LOST = 3
 # What has no content to compare, and what the wheel itself does otherwise on CUDA.
 DIFFERENT = {

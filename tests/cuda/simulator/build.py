@@ -11,6 +11,7 @@ import hashlib
 import os
 import re
 import runpy
+import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
@@ -19,11 +20,14 @@ from pathlib import Path
 
 HERE = Path(__file__).resolve().parent
 COMMON = ["-std=c++17", "-fPIC", "-fvisibility=hidden"]
-_PRESETS = runpy.run_path(str(HERE.parents[1] / "pager/presets.py"))  # by path, since this module is loaded so as well
-FLAVOURS = {name: _PRESETS["flags"](name) for name in _PRESETS["FLAVOURS"]}
+# By path, since this module is loaded so as well.
+_FLAVOURS = runpy.run_path(str(HERE.parents[1] / "pager/flavours.py"))
+FLAVOURS = {name: _FLAVOURS["flags"](name) for name in _FLAVOURS["FLAVOURS"]}
+LISTS_FUNCTIONS = "api"  # which of the sources says what functions there are
 DRIVER = ["settings", "sharers", "clock", "calls", "codes", "memory", "streams", "api", "driver"]
 RUNTIMES = {"10.1": 10010, "10.2": 10020, "11.0": 11070, "12": 12040, "13": 13000}  # by soname
 KEPT_S = 24 * 3600
+LAUNCHER = [found] if (found := shutil.which("ccache")) else []  # the words before the compiler's
 
 
 def libraries(
@@ -87,13 +91,15 @@ def runtime_symbols(release: str) -> list[str]:
 def _build(folder: Path, compile_: list[str], without: Sequence[str], releases: Sequence[str]) -> None:
     names = ",".join(f'"{name}"' for name in without)
     defines = [f"-DSIM_WITHOUT={{{names}}}"] if without else []
-    jobs: list[list[str]] = [
-        [*compile_, *defines, "-c", str(HERE / f"{name}.cc"), "-o", str(folder / f"{name}.o")] for name in DRIVER
-    ]
-    jobs.append([*compile_, "-c", str(HERE / "nccl.cc"), "-o", str(folder / "nccl.o")])
+    jobs: list[list[str]] = []
+
+    def compile_later(name: str, output: str, *defined: str) -> None:
+        jobs.append([*LAUNCHER, *compile_, *defined, "-c", str(HERE / f"{name}.cc"), "-o", str(folder / output)])
+
+    for name in (*DRIVER, "nccl"):
+        compile_later(name, f"{name}.o", *(defines if name == LISTS_FUNCTIONS else []))
     for release in releases:
-        output = folder / f"runtime{release}.o"
-        jobs.append([*compile_, f"-DSIM_CUDART={RUNTIMES[release]}", "-c", str(HERE / "runtime.cc"), "-o", str(output)])
+        compile_later("runtime", f"runtime{release}.o", f"-DSIM_CUDART={RUNTIMES[release]}")
     with ThreadPoolExecutor(2) as pool:
         list(pool.map(run, jobs))
     script = folder / "driver.map"
@@ -126,7 +132,7 @@ def _link_runtime(folder: Path, release: str, compile_: list[str], link: list[st
             rows.append("  return sim::not_supported;")
             rows.append("}")
     refused.write_text("\n".join(rows) + "\n")
-    run([*compile_, f"-I{HERE}", "-c", str(refused), "-o", str(refused.with_suffix(".o"))])
+    run([*LAUNCHER, *compile_, f"-I{HERE}", "-c", str(refused), "-o", str(refused.with_suffix(".o"))])
     script = folder / f"{name}.map"
     exported = " ".join(f"{symbol};" for symbol in runtime_symbols(release))
     script.write_text(f"{name} {{ global: {exported} local: *; }};\n")
