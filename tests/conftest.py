@@ -79,7 +79,8 @@ def build_wheel(tag: str, framework: str = "pytorch", package: str | None = None
 @pytest.fixture(scope="session")
 def builds() -> Iterator[Builds]:
     """The programs of the pager's CMake project."""
-    made = Builds(kept.folder() / "pager-builds")
+    # In the checkout, so that paths relative to it, and so what ccache keeps, are the same in another one.
+    made = Builds(kept.ROOT / ".pytest_cache" / "pager-builds")
     yield made
     made.close()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 import subprocess
 from pathlib import Path
@@ -30,8 +29,8 @@ def glue_units(cuda_python: Path, simulated_cuda: Path) -> tuple[Path, dict[str,
     answer = subprocess.run([cuda_python, "-c", WHERE], capture_output=True, text=True, check=True).stdout.split()
     torch, packages, abi, release = Path(answer[0]), Path(answer[1]), answer[2], answer[3].partition(".")[0]
     simulated = [simulated_cuda / "libcuda.so.1", simulated_cuda / f"libcudart.so.{release}"]
-    # Of a checkout always the same folder, so that ccache knows what is compiled there.
-    folder = kept.folder() / "glue-units" / hashlib.sha256(str(GLUE).encode()).hexdigest()[:16]
+    # In the checkout, so that paths relative to it, and so what ccache keeps, are the same in another one.
+    folder = kept.ROOT / ".pytest_cache" / "glue-units"
     include = folder / "include" / "ATen"
     compile_ = [os.environ.get("CXX", "g++"), *flags("plain"), "-std=c++17", "-O1", "-DNDEBUG"]
     compile_ += [f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]

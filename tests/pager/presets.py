@@ -61,7 +61,7 @@ class Builds:
 
     def folder(self, preset: str) -> Path:
         """The folder that the preset is built in, configured. Raises BuildError."""
-        place = hashlib.sha256(repr((str(PAGER), os.environ.get("CXX"))).encode()).hexdigest()[:8]
+        place = hashlib.sha256(repr(os.environ.get("CXX")).encode()).hexdigest()[:8]
         build = self._folder / f"{preset}-{place}"
         build.mkdir(parents=True, exist_ok=True)
         with _locked(build):
