@@ -80,7 +80,9 @@ def test_a_piped_build_prints_the_wheel_and_no_progress_bar(workshop: Workshop) 
 def test_verbose_shows_every_command(workshop: Workshop) -> None:
     words = ("pytorch", "v2.13.0", "--base-wheel", workshop.base, "--output", workshop.output, "-v")
     commands = [line for line in workshop.run(*words).stderr.splitlines() if line.startswith("+ ")]
-    assert {line.split()[1] for line in commands} == {"git", "g++"}
+    assert {Path(line.split()[1]).name for line in commands} - {"ccache"} <= {"git", "g++"}
+    assert any(" git " in line for line in commands)
+    assert any("g++ " in line for line in commands)
     *objects, library = (line.split()[-1] for line in commands if " -o " in line and " -E " not in line)
     # They are compiled at the same time.
     assert (sorted(objects), library) == (["LmsPager.o", "LmsTorch.o"], "-Wl,--strip-all")
