@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CHUNK = 1 << 20  # bytes
+_AHEAD = 1 << 13  # bytes that a stream reads at least: a wheel has thousands of members, each read by a stream of its own
 
 
 class InputFile:
@@ -72,7 +73,7 @@ class InputFile:
 
     def stream(self) -> BinaryIO:
         """The file as a seekable one with a position of its own; closing it closes nothing else."""
-        return io.BufferedReader(_Stream(self), _CHUNK)
+        return io.BufferedReader(_Stream(self), _AHEAD)
 
     def sha256(self, on_bytes: Callable[[int], None] = lambda done: None) -> str:
         """The sha256, in hexadecimal; `on_bytes` gets how many bytes are read."""
