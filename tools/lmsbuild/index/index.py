@@ -37,6 +37,7 @@ class _Index:
 
     folder: Path
     rows: dict[str, Row]  # by file name
+    names: dict[tuple[object, ...], str]  # the same file names, by what they say
     seen: dict[str, list[int]]  # size and date of the files when they were hashed
     metadata: dict[str, bytes] = field(default_factory=dict)  # of what is new, by file name
     arriving: dict[str, Path] = field(default_factory=dict)  # complete copies elsewhere, by file name
@@ -82,12 +83,13 @@ def _read(folder: Path, wheels: Sequence[Path]) -> _Index:
             page = folder / project / "index.json"
             if page.exists() or project in listed:
                 rows |= {row.file: row for row in pages.read_project(read_json(page, _COMMAND))}
+        names: dict[tuple[object, ...], str] = {parse_wheel_filename(name): name for name in rows}
     except (LookupError, TypeError, AttributeError, ValueError) as error:
         raise BadChannel(
             f"{folder} has an index.json that is not of an index of wheels ({error}): put back the one that was "
             "published, or give another folder"
         ) from error
-    return _Index(folder, rows, read_seen(folder / SEEN, _COMMAND))
+    return _Index(folder, rows, names, read_seen(folder / SEEN, _COMMAND))
 
 
 def _check_page(path: Path) -> None:
@@ -150,7 +152,7 @@ def _add(index: _Index, wheel: Path, private: Path | None = None) -> None:
     if not _NAME.fullmatch(wheel.name):
         raise DamagedWheel(f"{wheel.name!r} is not the name of a wheel: keep the name under which it was published")
     identity = parse_wheel_filename(wheel.name)
-    if twin := next((name for name in index.rows if parse_wheel_filename(name) == identity), None):
+    if twin := index.names.get(identity):
         raise _conflict(wheel.name, f"it is there as {twin}")
     with InputFile(wheel) as opened:
         sha256, size = opened.make_private(private) if private else opened.sha256(), opened.size
@@ -167,6 +169,7 @@ def _add(index: _Index, wheel: Path, private: Path | None = None) -> None:
         metadata=hashlib.sha256(metadata).hexdigest(),
         requires_python=stated.get("requires_python", ""),
     )
+    index.names[identity] = wheel.name
     index.metadata[wheel.name] = metadata
 
 
