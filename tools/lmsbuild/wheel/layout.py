@@ -146,14 +146,16 @@ def _data(file: InputFile, info: zipfile.ZipInfo) -> int:
 def _extra(data: bytes, differs: DamagedWheel) -> dict[int, bytes]:
     """Extra fields by their number."""
     found: dict[int, bytes] = {}
-    while data:
-        if len(data) < _EXTRA.size:
+    at = 0
+    while at < len(data):
+        if len(data) < at + _EXTRA.size:
             raise differs
-        number, length = _EXTRA.unpack_from(data)
-        if number in found or len(data) < _EXTRA.size + length:
+        number, length = _EXTRA.unpack_from(data, at)
+        at += _EXTRA.size
+        if number in found or len(data) < at + length:
             raise differs
-        found[number] = data[_EXTRA.size : _EXTRA.size + length]
-        data = data[_EXTRA.size + length :]
+        found[number] = data[at : at + length]
+        at += length
     return found
 
 
