@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from typing_extensions import Self
 
 _CHUNK = 1 << 20  # bytes
-_AHEAD = 1 << 13  # bytes that a stream reads at least: a wheel has thousands of members, each read by a stream of its own
+_AHEAD = 1 << 13  # bytes that a stream reads at least: each of a wheel's thousands of members has one of its own
 
 
 class InputFile:
