@@ -87,7 +87,8 @@ def shard(rows: Sequence[Row], part: int, parts: int) -> list[Row]:
 def shards_needed(rows: Sequence[Row]) -> int:
     """Into how many parts the rows have to go, so that GitHub takes each."""
     sizes = [len(pair) for pair in _pairs(rows)]
-    return next(parts for parts in count(1) if all(sum(sizes[part::parts]) <= MOST_JOBS for part in range(parts)))
+    fewest = max(1, -(-len(rows) // MOST_JOBS))
+    return next(parts for parts in count(fewest) if all(sum(sizes[part::parts]) <= MOST_JOBS for part in range(parts)))
 
 
 def document(rows: Sequence[Row]) -> dict[str, Any]:
