@@ -50,6 +50,14 @@ def read(patches: Path, framework: str) -> list[DebianBuild]:
     return found
 
 
+def by_tag(patches: Path, framework: str) -> dict[str, list[DebianBuild]]:
+    """The rows of a framework by their tags, for who looks at many."""
+    found: dict[str, list[DebianBuild]] = {}
+    for build in read(patches, framework):
+        found.setdefault(build.tag, []).append(build)
+    return found
+
+
 def find(patches: Path, tag: Tag, machine: str) -> DebianBuild | None:
     """What Debian has of a tag for a kind of machine."""
     known = (build for build in read(patches, tag.framework) if (build.tag, build.machine) == (tag.name, machine))

@@ -104,7 +104,7 @@ def _pairs(rows: Sequence[Row]) -> list[list[Row]]:
 def _rows(patches: Path, recipes: Path) -> Iterator[Row]:
     subdirs = {platform.machine: platform.subdir for platform in read_platforms(recipes)}
     tags = sorted(catalogue.tags(patches), key=lambda tag: (tag.framework, tag.number))
-    builds = {framework: debian_builds.read(patches, framework) for framework in {tag.framework for tag in tags}}
+    builds = {framework: debian_builds.by_tag(patches, framework) for framework in catalogue.frameworks(patches)}
     for tag in tags:
         for package in tag.packages:
             places = {place for name in catalogue.of_package(tag, package).wheels for place in _places(name)}
@@ -112,8 +112,8 @@ def _rows(patches: Path, recipes: Path) -> Iterator[Row]:
                 if machine in subdirs:
                     for kind in KINDS:
                         yield Row(tag.framework, tag.name, package, python, subdirs[machine], kind)
-        for build in builds[tag.framework]:
-            if build.tag == tag.name and build.machine not in tag.machines and build.machine in subdirs:
+        for build in builds[tag.framework].get(tag.name, ()):
+            if build.machine not in tag.machines and build.machine in subdirs:
                 yield Row(tag.framework, tag.name, tag.package, build.python, subdirs[build.machine], "conda")
 
 

@@ -9,6 +9,7 @@ from pathlib import Path
 
 from lmsbuild.catalogue import catalogue, debian_builds
 from lmsbuild.catalogue.catalogue import Tag
+from lmsbuild.catalogue.debian_builds import DebianBuild
 from lmsbuild.wheel.target import minor_of, python_of
 
 _HEAD = """
@@ -26,7 +27,8 @@ def text(patches: Path) -> str:
     known = catalogue.tags(patches)
     for framework in catalogue.frameworks(patches):
         tags = sorted((tag for tag in known if tag.framework == framework), key=lambda tag: tag.number)
-        cells = {tag.name: _cells(patches, tag) for tag in tags}
+        builds = debian_builds.by_tag(patches, framework)
+        cells = {tag.name: _cells(tag, builds.get(tag.name, ())) for tag in tags}
         count = Counter(machine for row in cells.values() for machine in row)
         machines = [machine for machine, _ in count.most_common()]
         found += f"\n| tags of {framework} | {' | '.join(machines)} |\n|{' --- |' * (len(machines) + 1)}\n"
@@ -37,12 +39,11 @@ def text(patches: Path) -> str:
     return found
 
 
-def _cells(patches: Path, tag: Tag) -> dict[str, str]:
-    """What there is of a tag, by kind of machine."""
+def _cells(tag: Tag, builds: Iterable[DebianBuild]) -> dict[str, str]:
+    """What there is of a tag, by kind of machine; `builds` are Debian's of it."""
     cells = {machine: ", ".join(_pythons(abis)) for machine, abis in tag.machines.items()}
-    for build in debian_builds.read(patches, tag.framework):
-        if build.tag == tag.name:
-            cells.setdefault(build.machine, f"{build.python}, Debian")
+    for build in builds:
+        cells.setdefault(build.machine, f"{build.python}, Debian")
     return cells
 
 
