@@ -8,6 +8,8 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from pathlib import Path
 
+from lmsbuild import paths
+from lmsbuild.catalogue import catalogue
 from lmsbuild.catalogue import rows as files
 from lmsbuild.errors import BuildUnfinished, RowsFailed, disk_failures
 from lmsbuild.lock import held
@@ -55,9 +57,10 @@ def check(outcomes: Sequence[Outcome], output: Path) -> None:
 
 def _outcomes(options: Options, output: Path, shown: board.Board) -> Iterator[Outcome]:
     jobs = []
+    tags = {(tag.framework, tag.name): tag for tag in catalogue.tags(paths.patches_folder())}
     # Wheels first: a package is made from the wheel that is there.
     for row in sorted(options.rows, key=lambda row: KINDS.index(row.kind)):
-        made_from = stamp.inputs(row, options.conda)
+        made_from = stamp.inputs(row, options.conda, tags.get((row.framework, row.tag)))
         products = stamp.read(output, row, made_from)
         if products is not None:
             yield Outcome(row, "up to date", products=tuple(products))

@@ -12,6 +12,7 @@ from typing import Any
 
 from lmsbuild import paths
 from lmsbuild.catalogue import catalogue, rows
+from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.conda.platforms import find_platform
 from lmsbuild.matrix.matrix import base_of
 from lmsbuild.matrix.row import Row
@@ -33,10 +34,10 @@ class Product:
         return file.is_file() and file_sha256(file) == self.sha256
 
 
-def inputs(row: Row, options: Sequence[str]) -> dict[str, Any]:
-    """All that a row is made from; `options` are those of `lmsbuild conda`."""
+def inputs(row: Row, options: Sequence[str], tag: Tag | None = None) -> dict[str, Any]:
+    """All that a row is made from; `options` are those of `lmsbuild conda`. Who asks for many rows gives the `tag` of each."""
     patches, recipes = paths.patches_folder(), paths.recipes_folder()
-    tag = catalogue.find_tag(patches, row.tag, row.framework)
+    tag = tag or catalogue.find_tag(patches, row.tag, row.framework)
     folder = patches / "catalogue"
     found: dict[str, Any] = {
         "tool": metadata.version("lmsbuild"),
