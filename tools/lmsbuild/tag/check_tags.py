@@ -6,10 +6,11 @@ made. A tag that fails does not keep the others from being checked.
 
 from __future__ import annotations
 
+import functools
 import re
 import shutil
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -66,10 +67,12 @@ class Result:
 def check(tags: Sequence[Tag], patches: Path, cache: Path, smoke: bool) -> list[Result]:
     """Checks every tag in turn, and with `smoke` trains a model with each."""
     results = []
+    # What of a framework's series is stale, which is the same for all of its tags.
+    stale_series = functools.cache(lambda framework: generate.stale(generate.series(patches, framework)))
     with report.stages():
         for count, tag in enumerate(tags, start=1):
             report.stage(f"{tag.framework} {tag.name} ({count} of {len(tags)})")
-            result = _check(tag, patches, cache, smoke)
+            result = _check(tag, patches, cache, smoke, stale_series)
             report.note(f"{tag.name}: {result.outcome}, {result.seconds:.0f} s")
             results.append(result)
     return results
@@ -99,7 +102,7 @@ def _line(result: Result) -> str:
     return f"| {' | '.join(cells)} |\n"
 
 
-def _check(tag: Tag, patches: Path, cache: Path, smoke: bool) -> Result:
+def _check(tag: Tag, patches: Path, cache: Path, smoke: bool, stale_series: Callable[[str], list[Path]]) -> Result:
     begin = time.monotonic()
     interpreter = ""
     failure = ""
@@ -113,7 +116,7 @@ def _check(tag: Tag, patches: Path, cache: Path, smoke: bool) -> Result:
         fetched = base if base not in known else None
         begin = time.monotonic()
         with workspace(cache) as scratch:
-            with_cuda = _check_row(tag, patches, base)
+            with_cuda = _check_row(tag, patches, base, stale_series)
             options = graft.Options(tag, target, patches, cache, scratch / "dist", base)
             if smoke:
                 own = None if target.is_running else trial.find_interpreter(target.python)
@@ -142,7 +145,7 @@ def _target(tag: Tag) -> Target:
     return target_for(max(pythons, key=minor_of))
 
 
-def _check_row(tag: Tag, patches: Path, base: Path) -> bool:
+def _check_row(tag: Tag, patches: Path, base: Path, stale_series: Callable[[str], list[Path]]) -> bool:
     """Checks that the row and the committed patch are what the wheel and the sources give now; returns whether the wheel
     has CUDA. Raises BadSources or StalePatch. A wheel without CUDA is another build than the row describes.
     """
@@ -156,6 +159,6 @@ def _check_row(tag: Tag, patches: Path, base: Path) -> bool:
                 f"{getattr(read, different[0])}: read it anew with `lmsbuild tag add {tag.framework} {tag.name} --update`"
             )
         originals = {path: wheel.read(name) for path, name in graft.edited_members(patches, tag).items()}
-    if stale := generate.stale(generate.series(patches, tag.framework) | generate.hook(patches, tag, originals)):
+    if stale := stale_series(tag.framework) + generate.stale(generate.hook(patches, tag, originals)):
         raise StalePatch(f"{stale[0]} is not what its sources generate: run `lmsbuild generate {tag.full_name}`")
     return bool(read.cuda)
