@@ -6,6 +6,7 @@ Git runs programs that a repository's settings name, and waits for ever at a pip
 from __future__ import annotations
 
 import os
+import posixpath
 import pwd
 import shlex
 import shutil
@@ -17,6 +18,7 @@ from pathlib import Path
 from lmsbuild import git_command
 from lmsbuild.errors import OtherOwner, UnsafeSource
 
+_LONGEST = 1 << 12  # bytes of a path
 _POINTER = 1 << 12  # bytes, at most, of a file that says where a folder is
 _INCLUDE = r"^include(if\..*)?\.path$"
 
@@ -99,7 +101,13 @@ def check_owner(repository: Repository) -> None:
 
 def check_attributes(root: Path, files: Iterable[str]) -> None:
     """Raises UnsafeSource when git would not come to an end in a checkout with these files."""
-    folders = {parent for file in files for parent in Path(file).parents}
+    folders = {""}
+    for file in files:
+        # The system opens no longer path, and of a listing that somebody made up one may have a million folders.
+        folder = posixpath.dirname(file[:_LONGEST])
+        while folder not in folders:
+            folders.add(folder)
+            folder = posixpath.dirname(folder)
     _check_files([root / ".gitmodules", *(root / folder / ".gitattributes" for folder in folders)])
 
 
@@ -137,14 +145,14 @@ def lend(repository: Repository, lender: Path) -> None:
 
 def _object_folders(first: Path) -> list[Path]:
     """The folders of objects that this one refers to."""
-    found: list[Path] = []
+    found: dict[Path, None] = {}  # in their order
     waiting = [first]
     while waiting:
         folder = waiting.pop()
         file = folder / "info/alternates"
         if folder in found:
             continue
-        found.append(folder)
+        found[folder] = None
         _check_files([file])
         if not file.is_file():
             continue
@@ -153,7 +161,7 @@ def _object_folders(first: Path) -> list[Path]:
                 raise UnsafeSource(f"{file} quotes the name of a folder: write it without quotation marks")
             if line and not line.startswith("#"):
                 waiting.append(Path(os.path.normpath(folder / line)))
-    return found
+    return [*found]
 
 
 def _included(files: list[Path]) -> Iterator[Path]:
