@@ -41,8 +41,14 @@ def joined(package: Path, record: Mapping[str, Any], given: Path) -> bytes:
         known, data = _read(kept(package, record[KEY]), record["sha256"])
         if hashlib.sha256(data).hexdigest() != record[KEY]:
             raise BadAttestation(f"{kept(package, record[KEY])} is not what the index says: put back the one published")
-    new = [bundle for bundle in _read(given, record["sha256"])[0] if bundle not in known]
+    texts = set(map(_text, known))
+    new = [bundle for bundle in _read(given, record["sha256"])[0] if _text(bundle) not in texts]
     return json.dumps([*known, *new], separators=(",", ":")).encode() if new else data
+
+
+def _text(bundle: Any) -> str:
+    """The same for equal bundles."""
+    return json.dumps(bundle, sort_keys=True)
 
 
 def check(package: Path, record: Mapping[str, Any]) -> Iterator[str]:
