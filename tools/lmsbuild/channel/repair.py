@@ -10,6 +10,7 @@ import errno
 import hashlib
 import os
 import shutil
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -92,13 +93,20 @@ class _Repair:
         self.folder = Folder(path, {}, channel.read_facts(path))
         self.done: list[str] = []  # a sentence each
         self._aside = aside
-        self._first: list[Path] = []  # to be set aside before the index is written, since something takes their place
+        # To be set aside before the index is written, since something takes their place; each once, in this order.
+        self._first: dict[Path, None] = {}
         self._last: list[Path] = []  # and afterwards
+        self._attestations: dict[str, list[Path]] = {}  # files with those of a package, by the package's file name
 
     def look(self) -> None:
         """Reads every package anew; what is good becomes what the index says."""
         rows = self._rows()
-        there = sorted(path for path in self.folder.path.iterdir() if path.name.endswith(SUFFIXES))
+        files = sorted(self.folder.path.iterdir())
+        there = [path for path in files if path.name.endswith(SUFFIXES)]
+        for path, suffix in product(files, SUFFIXES):
+            package, named, _ = path.name.rpartition(f"{suffix}.sigs")
+            if named:
+                self._attestations.setdefault(f"{package}{suffix}", []).append(path)
         # Of two files of one package, that which the index names is the good one, and then the newer format.
         for path in sorted(there, key=lambda path: (path.name not in rows, path.name.endswith(SUFFIXES[1]))):
             self._look_at(path, rows.get(path.name))
@@ -108,16 +116,14 @@ class _Repair:
             path = self.folder.path / name
             for each in (path, published.aside(path)):
                 if _is_no_file(each) and each not in self._first:
-                    self._first.append(each)
+                    self._first[each] = None
                     self.done.append(f"{each.name} is no file, and is set aside in {self._shown}")
         self.folder.seen = {name: row for name, row in self.folder.seen.items() if name in self.folder.records}
 
     def _differs(self, sentence: str) -> None:
         """Notes what is wrong with the index, which is kept as it was."""
         self.done.append(sentence)
-        index_file = self.folder.path / "repodata.json"
-        if index_file not in self._first:
-            self._first.append(index_file)
+        self._first[self.folder.path / "repodata.json"] = None
 
     def _rows(self) -> dict[str, dict[str, Any]]:
         """What the index says, as far as it can be read."""
@@ -146,8 +152,7 @@ class _Repair:
                 channel.add(self.folder, package, found)
         except (DamagedPackage, NoSuchFile, WrongSubdir, PackageConflict) as error:
             self._check_rights(error)
-            beside = (other for other in path.parent.iterdir() if other.name.startswith(f"{name}.sigs"))
-            self._last += [path, *sorted(beside)]
+            self._last += [path, *self._attestations.get(name, ())]
             self.done.append(f"{shown(name)} is set aside in {self._shown}: {error}")
             return
         self.folder.seen[name]["stamp"] = status
@@ -188,7 +193,7 @@ class _Repair:
             try:
                 self._take_up(name, attestations.joined(path, record, beside))
             except BadAttestation as error:
-                self._first.append(beside)
+                self._first[beside] = None
                 self.done.append(f"{beside.name} is set aside in {self._shown}: {error}")
 
     def _take_up(self, name: str, data: bytes) -> None:
