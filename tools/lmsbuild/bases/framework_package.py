@@ -9,8 +9,10 @@ from __future__ import annotations
 import posixpath
 import re
 import shutil
+from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 from lmsbuild.bases import site_packages
@@ -21,6 +23,7 @@ from lmsbuild.errors import WrongPlatform, WrongVersion
 from lmsbuild.wheel.input_file import InputFile
 
 _PLACE = re.compile(r"lib/python3\.(\d+)/site-packages/(.+)")
+_MOST_LINKS = 40  # that lead from one to the next, as the system takes
 _HEADERS = ("ATen", "c10", "caffe2", "torch")  # the folders of them that are the framework's
 
 
@@ -30,6 +33,17 @@ class _Contents:
 
     files: dict[str, Path]  # by the path in an environment
     links: dict[str, tuple[str, str]]  # where each may lead: as a symbolic link, and as an entry of the archive
+
+    @cached_property
+    def _ordered(self) -> list[str]:
+        """The paths of the files; to be asked for when all are there."""
+        return sorted(self.files)
+
+    def below(self, folder: str) -> dict[str, Path]:
+        """The files below a folder, by their paths there."""
+        begin, end = f"{folder}/", f"{folder}0"  # the character after the slash
+        paths = self._ordered[bisect_left(self._ordered, begin) : bisect_left(self._ordered, end)]
+        return {path.removeprefix(begin): self.files[path] for path in paths}
 
 
 def is_package(path: Path) -> bool:
@@ -141,22 +155,16 @@ def _place(contents: _Contents, framework: str, site: Path, named: str) -> tuple
 
 def _behind(contents: _Contents, name: str) -> dict[str, Path]:
     """The file of this name, or those below the folder that it leads to, by their paths there; empty: it leads nowhere."""
-    if name in contents.files:
-        return {"": contents.files[name]}
-    for target in contents.links.get(name, ()):
-        if target in contents.files:
-            return {"": contents.files[target]}
-        below = {
-            path.removeprefix(f"{target}/"): file
-            for path, file in contents.files.items()
-            if path.startswith(f"{target}/")
-        }
-        if below:
+    left, met = [name], set[str]()
+    while left and len(met) <= _MOST_LINKS:
+        at = left.pop()
+        if at in contents.files:
+            return {"": contents.files[at]}
+        if below := contents.below(at):
             return below
-        if target in contents.links and (
-            found := _behind(_Contents(contents.files, {**contents.links, name: ("", "")}), target)
-        ):
-            return found
+        if at not in met:
+            met.add(at)
+            left += reversed(contents.links.get(at, ()))
     return {}
 
 
