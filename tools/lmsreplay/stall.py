@@ -129,9 +129,11 @@ def ordered_bound(
             passed = count  # around the whole iteration
         return [(int(first) + k) % count for k in range(passed + 1)]
 
+    by_version = np.argsort(gaps.version, kind="stable")  # the gaps, those of one version beside each other
+    first_of = np.searchsorted(gaps.version[by_version], np.arange(len(gaps.written) + 1))
     for version in range(len(gaps.written)):
         made = int(gaps.made[version])
-        members = np.flatnonzero(gaps.version == version)
+        members = by_version[first_of[version] : first_of[version + 1]]
         members = members[np.argsort((gaps.begin[members] - made) % moments)]
         costs = gaps.written[version] > 0
         size = float(gaps.nbytes[members[0]]) / unit if len(members) else 0.0
