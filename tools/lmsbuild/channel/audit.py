@@ -156,11 +156,14 @@ def _check_dependencies(parts: Iterable[index.Part]) -> Iterator[str]:
     for subdir, own in packages.items():
         reachable: dict[str, list[Any]] = {}
         others = packages.get(channel.NOARCH, {}) if subdir != channel.NOARCH else {}
+        stems = set(map(package_file.stem, (*own, *others)))
         for other in (*own.values(), *others.values()):
             reachable.setdefault(other.name.normalized, []).append(other)
         for file, package in sorted(own.items()):
             for text in package.depends:
                 there = reachable.get(index.required_name(text), [])
-                if there and not any(map(rattler.MatchSpec(text).matches, there)):
+                if not there or index.exact_stem(text) in stems:
+                    continue
+                if not any(map(rattler.MatchSpec(text).matches, there)):
                     has = ", ".join(sorted(f"{other.version} {other.build}" for other in there))
                     yield f"{subdir}/{file}: requires {text!r}, of which the channel has only {has}"

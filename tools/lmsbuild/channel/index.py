@@ -16,6 +16,7 @@ from typing import Any
 
 from lmsbuild.channel import description
 from lmsbuild.conda import tools
+from lmsbuild.conda.package_file import stem
 from lmsbuild.errors import BadChannel, DamagedPackage
 
 CHANNELDATA = "channeldata.json"
@@ -28,6 +29,7 @@ _SCRIPTS = {"pre_link": "-pre-link.", "post_link": "-post-link.", "pre_unlink": 
 _ACTIVATION = ("activate.d", "deactivate.d")
 _FLAGS = {"binary_prefix", "text_prefix", *_SCRIPTS, *_ACTIVATION}
 _NAME = re.compile(r"\s*(?:[^\s\[]*::)?([\w.-]+)")  # of a requirement
+_EXACT = re.compile(r"([\w.-]+) ==(\S+) (\S+)")  # a requirement of one build
 
 
 @dataclass(frozen=True)
@@ -86,6 +88,12 @@ def required_name(text: str) -> str:
     """The package that a requirement is for, in lower case; empty: it names none."""
     named = _NAME.match(text)
     return named[1].lower() if named else ""
+
+
+def exact_stem(text: str) -> str:
+    """The name, less its suffix, of a file that satisfies a requirement of one build; empty: it is none of that kind."""
+    named = _EXACT.fullmatch(text)
+    return "-".join(named.groups()) if named else ""
 
 
 def record(file: str, index: Mapping[str, Any]) -> dict[str, Any]:
@@ -159,23 +167,27 @@ def _current(part: Part) -> set[str]:
     """The packages of the newest version of each name, and of the newest that each requirement of these takes."""
     rattler = tools.rattler()
     packages = part.packages
+    versions = {file: package.version for file, package in packages.items()}
     by_name: dict[str, list[str]] = {}
+    by_version: dict[tuple[str, Any], set[str]] = {}
+    by_stem: dict[str, list[str]] = {}
     for file, package in packages.items():
         by_name.setdefault(package.name.normalized, []).append(file)
+        by_version.setdefault((package.name.normalized, versions[file]), set()).add(file)
+        by_stem.setdefault(stem(file), []).append(file)
 
     def newest(files: list[str]) -> set[str]:
-        version = max(packages[file].version for file in files)
-        name = packages[files[0]].name.normalized
-        return {file for file in by_name[name] if packages[file].version == version}
+        return by_version[packages[files[0]].name.normalized, max(versions[file] for file in files)]
 
     kept = set[str]().union(*map(newest, by_name.values()))
     left, met = sorted(kept), set[str]()
     while left:
         for text in set(packages[left.pop()].depends) - met:
             met.add(text)
-            files = by_name.get(required_name(text), [])
-            wanted = rattler.MatchSpec(text)
-            taken = [file for file in files if wanted.matches(packages[file])]
+            taken = by_stem.get(exact_stem(text), [])
+            if not taken:
+                wanted = rattler.MatchSpec(text)
+                taken = [file for file in by_name.get(required_name(text), []) if wanted.matches(packages[file])]
             if taken and kept.isdisjoint(taken):
                 more = newest(taken)
                 kept |= more

@@ -141,6 +141,11 @@ def shown(text: str) -> str:
     return text if text.isprintable() else ascii(text)
 
 
+def stem(file_name: str) -> str:
+    """What the file of a package is called, less its suffix."""
+    return file_name.removesuffix(SUFFIXES[0]).removesuffix(SUFFIXES[1])
+
+
 def identity(file_name: str) -> Identity:
     """Raises DamagedPackage when this is not the name of a package's file."""
     for suffix in SUFFIXES:
