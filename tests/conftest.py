@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -31,6 +32,7 @@ CUDA_TAG = os.environ.get("LMS_TEST_CUDA_TAG", upstream_files.TAG)
 hypothesis.settings.register_profile("random", deadline=None, print_blob=True)
 hypothesis.settings.register_profile("repeatable", hypothesis.settings.get_profile("random"), derandomize=True)
 hypothesis.settings.load_profile("repeatable")
+GROUPS = Path(tempfile.gettempdir()) / f"lmsbuild-tests-{os.getpid()}.json"  # of the tests, for the processes of `-n 2`
 NEEDS = ("numpy", "expecttest", "setuptools")  # of the programs that run with the patched wheel
 
 
@@ -38,15 +40,30 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     durations.add_option(parser)
 
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    tiers.assign(items)
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node: object) -> None:
+    tiers.tell(node, GROUPS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    return tiers.scheduler(config, log, GROUPS) if config.getoption("dist") == "load" else None  # as `-n 2` has it
+
+
+def pytest_unconfigure() -> None:
+    GROUPS.unlink(missing_ok=True)
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    tiers.assign(item)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    tiers.order(config, items)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """Every pip that the tests start retries after network errors, every program can be interrupted, compilers share a cache."""
-    if getattr(config.option, "dist", "no") == "load":  # `-n 2`; without xdist there is no such option
-        config.option.dist, config.option.loadscopereorder = "loadgroup", False
     # A shell ignores these in what it starts in the background, nohup the last one, and each program inherits that.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     signal.signal(signal.SIGQUIT, signal.SIG_DFL)

@@ -7,7 +7,11 @@ release   what else there is: `-m ""` runs it, `-m release` alone
 
 from __future__ import annotations
 
+import json
+import os
 from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -27,18 +31,51 @@ DEAR = (
     "programs_for",
 )
 
+_FILE = "groups_file"
 
-def assign(items: list[pytest.Item]) -> None:
-    """Gives each test its tier and its group, and puts the groups of the dear fixtures first, so that both processes end at much
-    the same time.
+
+def assign(item: pytest.Item) -> None:
+    """Gives a test its tier and its group, as it is collected."""
+    dear = _dear(item)
+    if not any(mark.name in ("build", "release") for mark in item.iter_markers()):
+        item.add_marker("build" if dear else "unit")
+    if not any(item.iter_markers("xdist_group")):
+        item.add_marker(pytest.mark.xdist_group(dear or item.nodeid.partition("::")[0]))
+
+
+def order(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Puts the groups of the dear fixtures first, so that both processes end at much the same time; a process of xdist then tells
+    the first one, which collects nothing itself, the group of each test.
     """
-    for item in items:
-        dear = _dear(item)
-        if not any(mark.name in ("build", "release") for mark in item.iter_markers()):
-            item.add_marker("build" if dear else "unit")
-        if not any(item.iter_markers("xdist_group")):
-            item.add_marker(pytest.mark.xdist_group(dear or item.nodeid.partition("::")[0]))
     items.sort(key=_rank)
+    if file := getattr(config, "workerinput", {}).get(_FILE):
+        groups = {item.nodeid: mark.args[0] for item in items if (mark := item.get_closest_marker("xdist_group"))}
+        fresh = Path(f"{file}.{os.getpid()}")
+        fresh.write_text(json.dumps(groups))
+        fresh.replace(file)
+
+
+def tell(node: Any, file: Path) -> None:
+    """Tells a process of xdist where it has to tell the groups."""
+    node.workerinput[_FILE] = str(file)
+
+
+def scheduler(config: pytest.Config, log: Any, file: Path) -> Any:
+    """Runs a group in one process, in the order of the tests. xdist's own `--dist loadgroup` finds no groups in pytest 9.2, since it
+    writes them into names that pytest does not read any more.
+    """
+    from xdist.scheduler import LoadScopeScheduling
+
+    class Groups(LoadScopeScheduling):  # type: ignore[misc]
+        _groups: dict[str, str] | None = None
+
+        def _split_scope(self, nodeid: str) -> str:
+            if self._groups is None:
+                self._groups = json.loads(file.read_text())
+            return self._groups[nodeid]
+
+    config.option.loadscopereorder = False
+    return Groups(config, log)
 
 
 def _dear(item: pytest.Item) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import time
@@ -16,13 +17,26 @@ CONFTEST = """
 import sys
 sys.path.insert(0, {harness!r})
 import durations, pytest, tiers
+from pathlib import Path
+
+GROUPS = Path("groups.json").absolute()
 
 def pytest_addoption(parser):
     durations.add_option(parser)
 
-@pytest.hookimpl(tryfirst=True)
-def pytest_collection_modifyitems(items):
-    tiers.assign(items)
+@pytest.hookimpl(optionalhook=True)
+def pytest_configure_node(node):
+    tiers.tell(node, GROUPS)
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    return tiers.scheduler(config, log, GROUPS)
+
+def pytest_itemcollected(item):
+    tiers.assign(item)
+
+def pytest_collection_modifyitems(config, items):
+    tiers.order(config, items)
 
 def pytest_configure(config):
     config.pluginmanager.register(durations.Durations(config.option.end_after))
@@ -89,6 +103,25 @@ def test_a_tier_is_chosen_by_its_mark(tmp_path: Path, words: tuple[str, ...], pa
     names = [line.split("::")[1].split()[0] for line in done.stdout.splitlines() if " PASSED" in line]
     assert sorted(names) == sorted(passed), done.stdout + done.stderr
     assert names[0] == passed[0]  # what requests a dear fixture comes first
+
+
+def test_tests_of_a_dear_fixture_or_of_a_file_share_a_process(tmp_path: Path) -> None:
+    tests = "import pytest\n" + "".join(
+        f"def test_{name}{number}({fixture}): pass\n"
+        for number in range(6)
+        for name, fixture in (("dear", "built_wheel"), ("cheap", ""))
+    )
+    (tmp_path / "test_another.py").write_text(tests)
+    done = _run(tmp_path, "-n", "2", tests=tests)
+    ran: dict[str, set[str]] = {}
+    for line in done.stdout.splitlines():
+        if match := re.match(r"\[(gw\d)\] .*PASSED (\S+)::test_(dear|cheap)\d", line):
+            ran.setdefault("dear" if match[3] == "dear" else match[2], set()).add(match[1])
+    assert {group: len(processes) for group, processes in ran.items()} == {
+        "dear": 1,
+        "test_another.py": 1,
+        "test_sample.py": 1,
+    }, done.stdout
 
 
 def test_the_whole_suite_is_collected_without_plugins_that_it_can_do_without() -> None:

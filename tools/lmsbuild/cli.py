@@ -188,7 +188,7 @@ def list_tags() -> None:
     from lmsbuild.catalogue import catalogue, debian_builds
 
     patches = paths.patches_folder()
-    builds = {framework: debian_builds.read(patches, framework) for framework in catalogue.frameworks(patches)}
+    builds = {framework: debian_builds.by_tag(patches, framework) for framework in catalogue.frameworks(patches)}
     for tag in catalogue.tags(patches):
         click.echo(
             f"{tag.framework} {tag.name}: {' or '.join(tag.packages)} {tag.version}, pages tensors on "
@@ -196,9 +196,8 @@ def list_tags() -> None:
         )
         for machine, interpreters in tag.machines.items():
             click.echo(f"  official wheels for {machine}: {', '.join(interpreters)}")
-        for build in builds[tag.framework]:
-            if build.tag == tag.name:
-                click.echo(f"  Debian's build for {build.machine}: {build.interpreter}")
+        for build in builds[tag.framework].get(tag.name, ()):
+            click.echo(f"  Debian's build for {build.machine}: {build.interpreter}")
 
 
 @cli.command(name="source")

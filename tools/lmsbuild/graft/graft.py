@@ -433,6 +433,7 @@ def _edit_metadata(source: bytes, version: Version) -> bytes:
 def _edit_tags(source: bytes, identity: Identity) -> bytes:
     """States the platforms of the file's name in WHEEL, where upstream states others now and then."""
     lines: list[str] = []
+    stated_tags: set[str] = set()
     for line in re.findall(r"[^\n]*\n|[^\n]+$", source.decode()):
         if not line.lower().startswith("tag:"):
             lines.append(line)
@@ -443,7 +444,8 @@ def _edit_tags(source: bytes, identity: Identity) -> bytes:
                 f"the base wheel's WHEEL has the line {line.strip()!r}, which is no tag: download it again"
             )
         tags = [f"Tag: {stated[1]}-{stated[2]}-{platform}\n" for platform in identity.platforms]
-        lines += [tag for tag in tags if tag not in lines]
+        lines += [tag for tag in tags if tag not in stated_tags]
+        stated_tags.update(tags)
     return "".join(lines).encode()
 
 
@@ -473,7 +475,8 @@ def _write(wheel: WheelFile, changed: Mapping[str, bytes], compiled: Compiled, t
         writer = ArchiveWriter(file, _date(wheel))
         with report.progress("graft", len(members)) as show:
             for done, name in enumerate([*own, *new, *described]):
-                final = name.replace(identity.old_dist_info, identity.new_dist_info, 1) if name in described else name
+                is_described = name.startswith(info_folder)
+                final = name.replace(identity.old_dist_info, identity.new_dist_info, 1) if is_described else name
                 info = wheel.members.get(name)
                 if name in contents:
                     data = contents[name]
