@@ -134,7 +134,6 @@ install = { "torch/" = "torch/" }
 [[graft.library]]
 path = "torch/lib/libtorch_lms.so"
 sources = ["aten/src/ATen/LmsPager.cpp", "aten/src/ATen/LmsTorch.cpp"]
-apart = ["aten/src/ATen/LmsPager.cpp"]
 link = ["torch_cpu", "c10"]
 """.replace("{STATEMENTS}", STATEMENTS)
 

@@ -99,7 +99,7 @@ FORMS: dict[str, Mapping[Any, Any]] = {
                 {
                     "path": str,
                     "sources": [str],
-                    "apart?": [str],
+                    "together?": [str],
                     "link": [str],
                     "requires?": str,
                     "cuda?": bool,

@@ -103,18 +103,14 @@ class Unit:
 
 
 def units(libraries: Sequence[Library]) -> list[Unit]:
-    """The object files of the libraries, the slowest of each first."""
+    """The object files of the libraries."""
     found = []
     for library in libraries:
-        found += [
-            Unit(Path(source).stem, (source,), library, ()) for source in library.sources if source in library.apart
-        ]
-        for sources, macros in (
-            (tuple(source for source in library.sources if source not in library.apart), ()),
-            (library.cuda_sources, library.cuda_define),
-        ):
-            if sources:
-                found.append(Unit(Path(sources[0]).stem, sources, library, macros))
+        together = tuple(source for source in library.sources if source in library.together)
+        alone = [(source,) for source in library.sources if source not in library.together]
+        found += [Unit(Path(sources[0]).stem, sources, library, ()) for sources in (*alone, together) if sources]
+        macros = library.cuda_define
+        found += [Unit(Path(source).stem, (source,), library, macros) for source in library.cuda_sources]
     return found
 
 
