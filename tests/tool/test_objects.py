@@ -19,10 +19,9 @@ def _compiled(workshop: Workshop, **environment: str) -> tuple[int, bytes, str]:
     words = ("pytorch", "v2.13.0", "--base-wheel", workshop.base, "--output", workshop.output, "-v")
     done = workshop.run(*words, environment=environment)
     assert done.returncode == 0, done.stderr
-    commands = [
-        line for line in done.stderr.splitlines() if line.startswith("+ ") and line.endswith(".o") and " -c " in line
-    ]
-    return len(commands), Path(done.stdout.strip()).read_bytes(), done.stderr
+    commands = [words for line in done.stderr.splitlines() if (words := line.split())[:1] == ["+"] and "-c" in words]
+    compiled = [words for words in commands if words[-1].endswith(".o") and "'-###'" not in words]
+    return len(compiled), Path(done.stdout.strip()).read_bytes(), done.stderr
 
 
 def _entries(workshop: Workshop) -> list[Path]:
@@ -44,13 +43,17 @@ def test_a_source_that_changes_is_compiled(workshop: Workshop) -> None:
     assert _compiled(workshop)[0] > 0
 
 
-@pytest.mark.parametrize("changed", ["a flag", "its program", "an included header of the system"])
+@pytest.mark.parametrize(
+    "changed", ["a flag", "its program", "what its program starts", "an included header of the system"]
+)
 def test_another_compiler_compiles(workshop: Workshop, changed: str, tmp_path: Path) -> None:
-    compiler, header = tmp_path / "compiler", tmp_path / "include" / "string"
+    compiler, inner, header = tmp_path / "compiler", tmp_path / "inner", tmp_path / "include" / "string"
     header.parent.mkdir()
     header.write_text("#include_next <string>\n")
-    compiler.write_text(f'#!/bin/sh\nexec g++ -isystem {header.parent} "$@"\n')
-    compiler.chmod(0o755)
+    compiler.write_text(f'#!/bin/sh\nexec {inner} "$@"\n')
+    inner.write_text(f'#!/bin/sh\nexec g++ -isystem {header.parent} "$@"\n')
+    for script in (compiler, inner):
+        script.chmod(0o755)
     assert _compiled(workshop, CXX=str(compiler))[0] == OBJECTS
     assert _compiled(workshop, CXX=str(compiler))[0] == 0
     words = str(compiler)
@@ -58,22 +61,26 @@ def test_another_compiler_compiles(workshop: Workshop, changed: str, tmp_path: P
         words += " -fno-plt"
     elif changed == "its program":
         compiler.write_text(compiler.read_text() + "# newer\n")
+    elif changed == "what its program starts":
+        inner.write_text(inner.read_text().replace('"$@"', '-fno-plt "$@"'))
     else:
         header.write_text("#include_next <string>\nnamespace newer { inline int release() { return 2; } }\n")
     assert _compiled(workshop, CXX=words)[0] > 0
 
 
-@pytest.mark.parametrize("damage", ["a bit", "its end", "empty", "a pipe"])
+@pytest.mark.parametrize("damage", ["a bit", "its end", "empty", "a pipe", "another's"])
 def test_a_damaged_entry_is_never_used(workshop: Workshop, damage: str) -> None:
     _, wheel, _ = _compiled(workshop)
-    for entry in _entries(workshop):
+    entries = _entries(workshop)
+    others = [entry.read_bytes() for entry in reversed(entries)]
+    for entry, other in zip(entries, others, strict=True):
         data = bytearray(entry.read_bytes())
         data[len(data) // 2] ^= 1
         if damage == "a pipe":
             entry.unlink()
             os.mkfifo(entry)
         else:
-            entry.write_bytes({"a bit": bytes(data), "its end": data[:-1], "empty": b""}[damage])
+            entry.write_bytes({"a bit": data, "its end": data[:-1], "empty": b"", "another's": other}[damage])
     compiled, same, said = _compiled(workshop)
     assert (compiled, same) == (OBJECTS, wheel)
     assert damage == "a pipe" or "is damaged; compiling it again" in said
@@ -91,7 +98,7 @@ def test_those_that_were_not_used_for_longest_go(workshop: Workshop, monkeypatch
     monkeypatch.setattr(objects, "_MOST", 3)
     folder = workshop.folder / "kept"
     for number in range(5):
-        objects._store(folder / str(number), b"object")
+        objects._store(folder / str(number), b"object")  # sealed under that name
         os.utime(folder / str(number), (number, number))
     assert objects._load(folder / "2") == b"object"  # so it was used lately
     objects._store(folder / "5", b"object")
@@ -118,4 +125,4 @@ def test_the_identity_of_a_compiler_is_read_once(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(objects.command, "run", note)
     objects.identity.cache_clear()
     assert objects.identity(("g++",)) == objects.identity(("g++",)) != objects.identity(("g++", "-O1"))
-    assert len(ran) == 2 * (1 + len(objects._PARTS))
+    assert len(ran) == 2 * (2 + len(objects._PARTS))

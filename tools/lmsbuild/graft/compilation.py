@@ -144,6 +144,8 @@ def compile_sources(
         *(f"-isystem{folder}" for folder in (*(base / name for name in graft.include), *more)),
     ]
     environment = {**os.environ, "TMPDIR": str(scratch)}  # a compiler that is killed leaves its temporary files there
+    if tree.objects:
+        objects.identity(tuple(cxx))  # once, before several threads ask for it
     made: dict[str, Path] = {}
     calls = []
     for unit in units(libraries):

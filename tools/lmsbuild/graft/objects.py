@@ -1,7 +1,7 @@
 """Object files, kept in the cache under the hash of what makes them: the preprocessed source, the flags, and the compiler.
 
-The preprocessed source holds every header that it includes, those of the system too. Each file begins with the hash of the
-object that follows, so that a damaged entry is never used. Thread-safe; several runs may share the folder.
+The preprocessed source holds every header that it includes, those of the system too. Each file begins with a hash of its name and
+the object that follows, so that an entry which is damaged, or another's, is never used. Thread-safe; several runs may share the folder.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ from lmsbuild import command, report
 from lmsbuild.published.regular_file import open_file
 
 _MOST = 256  # objects; PyTorch's CPU wheel takes two of some MB
+_LARGEST = 1 << 28  # bytes of an entry
 _HASH = hashlib.sha256().digest_size
 # Parts of a compiler that its own file is not; clang has them built in.
 _PARTS = ("cc1plus", "as")
@@ -67,9 +68,13 @@ def _key(compiler: Sequence[str], flags: Sequence[str], preprocessed: Path) -> s
 
 @functools.cache
 def identity(compiler: tuple[str, ...]) -> str:
-    """Tells the compiler from every other: its command, what it says of itself, and the hashes of its programs."""
-    said = command.run([*compiler, "-v"])
-    digest = hashlib.sha256("\0".join((*compiler, said.text, said.error_text)).encode())
+    """Tells the compiler from every other: its command, what it says of itself, what it would run, and the hashes of its programs."""
+    digest = hashlib.sha256("\0".join(compiler).encode())
+    # Scripts and specifications may add options to what is run. With -pipe no temporary file has a name.
+    would_run = ("-###", "-pipe", "-O2", "-c", "-x", "c++", os.devnull, "-o", "probe.o")
+    for words in (("-v",), would_run):
+        said = command.run([*compiler, *words])
+        digest.update(f"{said.text}\0{said.error_text}\0".encode())
     programs = [command.run([*compiler, f"-print-prog-name={name}"]).text.strip() for name in _PARTS]
     for name in (*compiler, *programs):
         if found := shutil.which(name):
@@ -77,12 +82,18 @@ def identity(compiler: tuple[str, ...]) -> str:
     return digest.hexdigest()
 
 
+def _seal(key: str, data: bytes) -> bytes:
+    """What an entry begins with: so one that lies under another's name is not taken for it."""
+    return hashlib.sha256(f"{key}\0".encode() + data).digest()
+
+
 def _load(entry: Path) -> bytes | None:
     try:
         with open_file(entry) as file:
-            data = file.read()
-        if hashlib.sha256(data[_HASH:]).digest() == data[:_HASH]:
-            os.utime(entry)  # lately used
+            data = file.read(_LARGEST + 1)
+        if len(data) <= _LARGEST and _seal(entry.name, data[_HASH:]) == data[:_HASH]:
+            with suppress(OSError):  # of a cache that cannot be written to
+                os.utime(entry)  # lately used
             return data[_HASH:]
         report.note(f"{entry.name} in the cache is damaged; compiling it again")
     except OSError:
@@ -98,9 +109,9 @@ def _store(entry: Path, data: bytes) -> None:
 
     try:
         entry.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(entry, hashlib.sha256(data).digest() + data)
+        replace_file(entry, _seal(entry.name, data) + data)
     except OSError as error:
-        report.note(f"the object is not kept for the next build: {error.strerror}")
+        report.note(f"the object is not kept for the next build: {entry}: {error.strerror}")
         return
     with suppress(OSError):
         newest = sorted(entry.parent.iterdir(), key=lambda path: -path.stat().st_mtime)

@@ -85,25 +85,28 @@ def run(
         raise WrongPlatform(
             f"{wheel.name} is not for the interpreter {interpreter} ({version}, {abi}): give the one it is for with --python"
         )
-    with report.stages(), tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as temporary:
-        folder = Path(temporary)
-        report.stage("environment")
-        python = _environment(environment or folder / "venv", _checked(wheel, folder), framework, interpreter)
-        report.stage("train: without Large Model Support")
-        stock = _train(python, folder, framework, model, steps, None)
-        report.stage("train: with it, memory sufficient")
-        ample = _train(python, folder, framework, model, steps, UNLIMITED)
-        peak = ample.statistics["allocated_bytes.peak"]
-        limit = peak // OVERSUBSCRIPTION
-        report.stage(f"train: with it, in {limit / _MIB:.1f} MiB")
-        limited = _train(python, folder, framework, model, steps, limit)
-    same = stock.losses == limited.losses and stock.digest == limited.digest
-    text = _describe(model, stock, limited, peak, limit, same)
-    if output:
-        output.mkdir(parents=True, exist_ok=True)
-        title = f"Training the {model}: {peak / _MIB:.0f} MiB of tensors in {limit / _MIB:.0f} MiB of memory"
-        picture = timeline.draw(output / f"lms-{model}", ample.run, limited.run, limit, title)
-        text += f"\n  memory over time: {picture}, {picture.with_suffix('.svg').name}"
+    with report.stages():
+        with tempfile.TemporaryDirectory(prefix="lmsbuild-try-") as temporary:
+            folder = Path(temporary)
+            report.stage("environment")
+            python = _environment(environment or folder / "venv", _checked(wheel, folder), framework, interpreter)
+            report.stage("train: without Large Model Support")
+            stock = _train(python, folder, framework, model, steps, None)
+            report.stage("train: with it, memory sufficient")
+            ample = _train(python, folder, framework, model, steps, UNLIMITED)
+            peak = ample.statistics["allocated_bytes.peak"]
+            limit = peak // OVERSUBSCRIPTION
+            report.stage(f"train: with it, in {limit / _MIB:.1f} MiB")
+            limited = _train(python, folder, framework, model, steps, limit)
+            report.stage("remove the environment")
+        same = stock.losses == limited.losses and stock.digest == limited.digest
+        text = _describe(model, stock, limited, peak, limit, same)
+        if output:
+            report.stage("picture")
+            output.mkdir(parents=True, exist_ok=True)
+            title = f"Training the {model}: {peak / _MIB:.0f} MiB of tensors in {limit / _MIB:.0f} MiB of memory"
+            picture = timeline.draw(output / f"lms-{model}", ample.run, limited.run, limit, title)
+            text += f"\n  memory over time: {picture}, {picture.with_suffix('.svg').name}"
     if not same:
         raise ResultsDiffer(f"results differ, which is a bug in Large Model Support: please report it\n{text}")
     return text
