@@ -71,7 +71,7 @@ def identity(compiler: tuple[str, ...]) -> str:
     """Tells the compiler from every other: its command, what it says of itself, what it would run, and the hashes of its programs."""
     digest = hashlib.sha256("\0".join(compiler).encode())
     # Scripts and specifications may add options to what is run. With -pipe no temporary file has a name.
-    would_run = ("-###", "-pipe", "-O2", "-c", "-x", "c++", os.devnull, "-o", "probe.o")
+    would_run = ("-###", "-pipe", "-O2", "-c", "-x", "c++", os.devnull)
     for words in (("-v",), would_run):
         said = command.run([*compiler, *words])
         digest.update(f"{said.text}\0{said.error_text}\0".encode())
