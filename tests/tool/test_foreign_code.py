@@ -325,7 +325,7 @@ def test_passwords_are_not_shown() -> None:
 
 PIPES: dict[str, Callable[[Path], None]] = {
     "alternates": lambda at: os.mkfifo(at / "objects/info/alternates"),
-    "object": lambda at: os.mkfifo(at / "objects/ab"),
+    "object": lambda at: (shutil.rmtree(at / "objects/ab", ignore_errors=True), os.mkfifo(at / "objects/ab"))[-1],
     "attributes": lambda at: (shutil.rmtree(at / "info"), (at / "info").mkdir(), os.mkfifo(at / "info/attributes"))[-1],
     "settings": lambda at: ((at / "config").unlink(), os.mkfifo(at / "config"))[-1],
     "head": lambda at: ((at / "HEAD").unlink(), os.mkfifo(at / "HEAD"))[-1],

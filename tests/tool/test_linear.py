@@ -121,8 +121,9 @@ def _check_known(path: Path, folder: Path) -> None:
 def _read_back(path: Path, folder: Path) -> None:
     folder.mkdir()
     with WheelFile(path) as file:
-        members = dict(file.members)
-    readback.check_and_publish(path, members, folder / path.name)
+        record = file.record()
+        copied = readback.Copied(file, {name: name for name in record if not name.endswith("/RECORD")}, record)
+        readback.check_and_publish(path, copied, folder / path.name)
 
 
 def _add_sbom(path: Path, folder: Path) -> None:

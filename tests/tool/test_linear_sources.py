@@ -56,7 +56,7 @@ def test_a_checkout_of_many_files(places: Iterator[Path]) -> None:
     def prepare(entries: int) -> Callable[[], object]:
         return partial(apply_to_checkout, patch, _checkout(next(places), entries))
 
-    assert_linear(prepare, 20)
+    assert_linear(prepare, 40)
 
 
 @pytest.mark.parametrize("to_checkout", [True, False], ids=["checkout", "folder"])
