@@ -117,7 +117,9 @@ def _builds(compiler: Sequence[str], standard: str) -> bool:
         source, library = Path(folder, "probe.cc"), Path(folder, "probe.so")
         source.write_text("#include <mutex>\n#include <string>\nvoid probe() { std::mutex().lock(); }\n")
         flags = [f"-std={standard}", "-fPIC", "-shared", "-pthread"]
-        return command.run([*compiler, *flags, "-o", library, source]).code == 0 and library.is_file()
+        environment = {**os.environ, "TMPDIR": folder}  # a compiler that is killed leaves its temporary files there
+        words = [*compiler, *flags, "-o", library, source]
+        return command.run(words, environment=environment).code == 0 and library.is_file()
 
 
 def _git() -> Finding:
