@@ -6,8 +6,10 @@ import inspect
 import shutil
 import subprocess
 import sys
+import tempfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -182,9 +184,9 @@ def test_doctor_starts_no_more_programs_for_more_tags_and_packages(
     started: list[list[str]] = []
     run = command.run
 
-    def counted(words: Sequence[str | Path]) -> command.Finished:
+    def counted(words: Sequence[str | Path], **named: Any) -> command.Finished:
         started.append([str(word) for word in words])
-        return run(words)
+        return run(words, **named)
 
     monkeypatch.setattr(command, "run", counted)
     doctor.run(workshop.cache, workshop.output)
@@ -204,6 +206,23 @@ def test_doctor_starts_no_more_programs_for_more_tags_and_packages(
     assert "MISSING" not in capsys.readouterr().out
     asked = [word for words in started for word in words]
     assert {"torch", "nvidia-runtime", "nvidia-compiler"} <= {*asked}
+
+
+def test_doctor_takes_away_what_a_compiler_that_is_killed_leaves(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _known_machine(workshop, monkeypatch)
+    compiler, temporary = workshop.folder / "c++", workshop.folder / "temporary"
+    compiler.write_text('#!/bin/sh\n[ "$1" = --version ] || { : > "$TMPDIR/cc.s"; : > "$0.called"; kill -KILL $$; }\n')
+    compiler.chmod(0o755)
+    temporary.mkdir()
+    monkeypatch.setenv("CXX", str(compiler))
+    monkeypatch.setenv("TMPDIR", str(temporary))
+    monkeypatch.setattr(tempfile, "tempdir", None)
+    with pytest.raises(MachineNotReady):
+        doctor.run(workshop.cache, workshop.output)
+    assert Path(f"{compiler}.called").exists()
+    assert not list(temporary.iterdir())
 
 
 @pytest.mark.parametrize(

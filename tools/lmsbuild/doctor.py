@@ -8,7 +8,6 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -104,10 +103,9 @@ def _compiler(tags: Sequence[Tag]) -> Finding:
         return Finding("C++ compiler", str(error).split(":")[0], _install("c++"))
     version = (command.run([*words, "--version"]).text.splitlines() or ["unknown version"])[0]
     standards = sorted({tag.standard for tag in tags})
-    with ThreadPoolExecutor() as pool:
-        for standard, builds in zip(standards, pool.map(partial(_builds, words), standards), strict=True):
-            if not builds:
-                return Finding("C++ compiler", f"{version} cannot build {standard}", _install("c++"))
+    if not _builds(words, standards[-1]):  # what builds the newest builds the others
+        failing = next((standard for standard in standards[:-1] if not _builds(words, standard)), standards[-1])
+        return Finding("C++ compiler", f"{version} cannot build {failing}", _install("c++"))
     return Finding("C++ compiler", version)
 
 
