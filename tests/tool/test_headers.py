@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 
 import headers
+import kept
 from lmsbuild import git_command, paths
 from lmsbuild.catalogue import catalogue
 from lmsbuild.catalogue.catalogue import Tag
@@ -95,7 +96,7 @@ def _compile(tag: Tag, base: Path, scratch: Path, chosen: Callable[[str], bool])
     """Compiles some of the graft's sources for this tag against these headers."""
     graft = series.read_series(PATCHES, tag).graft
     runtime = cuda.unpack(PATCHES, tag.cuda, paths.cache_folder(), scratch / "cuda")
-    tree = compilation.Tree(_patched(tag, scratch / "patched"), base, runtime)
+    tree = compilation.Tree(_patched(tag, scratch / "patched"), base, runtime, objects=kept.folder() / "objects")
     libraries = []
     for library in graft.libraries:
         own = tuple(source for source in library.sources if chosen(source))

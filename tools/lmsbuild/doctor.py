@@ -116,7 +116,7 @@ def _builds(compiler: Sequence[str], standard: str) -> bool:
         source.write_text("#include <mutex>\n#include <string>\nvoid probe() { std::mutex().lock(); }\n")
         flags = [f"-std={standard}", "-fPIC", "-shared", "-pthread"]
         environment = {**os.environ, "TMPDIR": folder}  # a compiler that is killed leaves its temporary files there
-        words = [*compiler, *flags, "-o", library, source]
+        words: list[str | Path] = [*compiler, *flags, "-o", library, source]
         return command.run(words, environment=environment).code == 0 and library.is_file()
 
 
