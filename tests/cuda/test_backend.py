@@ -26,8 +26,8 @@ LONG = {
 THREADED = {
     "backend_model": cases.names(HERE / "backend_model.cc"),
     "pager_units": ("others_go_on_while_the_host_waits_for_a_copy", "others_go_on_while_the_store_grows")
-    + ("shutdown_while_a_worker_fails", "blocks_come_and_go"),
-    "sharing_units": cases.names(HERE / "sharing_units.cc"),
+    + ("blocks_come_and_go",),
+    "sharing_units": ("a_program_without_lms_takes_some_and_gives_it_back",),
 }
 WITHOUT_THREAD_SANITIZER = {
     "less_address_space",  # ThreadSanitizer itself takes most of it

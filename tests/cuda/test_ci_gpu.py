@@ -968,7 +968,7 @@ def test_contents_that_differ_are_noticed(
     assert all(check["outcome"].startswith("contents differ after operations") for check in checks)
 
 
-@pytest.mark.parametrize("how", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("how", [pytest.param(signal.SIGINT, marks=pytest.mark.release), signal.SIGKILL])
 def test_interrupted(cuda_python: Path, build: Path, tmp_path: Path, how: signal.Signals) -> None:
     """What was done stays, and no program goes on alone, not even when the script has no chance to end it."""
     out = tmp_path / "results"

@@ -102,9 +102,8 @@ def test_every_program_is_known() -> None:
 @pytest.mark.parametrize(
     "program",
     [
-        "streams",
         "graph",
-        *(pytest.param(each, marks=pytest.mark.release) for each in ("functions", "pipeline", "processes")),
+        *(pytest.param(each, marks=pytest.mark.release) for each in ("streams", "functions", "pipeline", "processes")),
     ],
 )
 def test_a_program_is_predicted(program: str, predictor: predict.Predictor) -> None:

@@ -85,6 +85,7 @@ def run_script(python: Path, environment: Mapping[str, str], out: Path) -> subpr
     return subprocess.run(words, capture_output=True, text=True, env=environment, timeout=600, check=False)
 
 
+@pytest.mark.release  # tests/cuda/test_ci_gpu.py runs the parts that it shares with the script for PyTorch
 def test_the_script_for_a_real_gpu(
     tensorflow_python: Callable[[str], Path], environment: dict[str, str], tmp_path: Path
 ) -> None:

@@ -22,6 +22,14 @@ LONG = (
     *("check_transformer_at_a_quarter", "check_unet3d_at_a_quarter"),
     *("check_convnet_in_the_other_ways", "check_lstm_in_the_other_ways"),
     *("check_transformer_in_the_other_ways", "check_unet3d_in_the_other_ways"),
+    # checks_sharing, beside the programs of tests/pager and tests/cuda that share
+    *("check_the_environment", "check_two_that_take_turns"),
+    # checks_launching
+    *("check_a_program_sees_what_python_shows_it", "check_what_a_program_sets_for_torch_has_effect"),
+    # checks_disk
+    "check_several_directories_without_touching_the_program",
+    # checks_compile
+    *("check_forward_and_backward", "check_inputs_are_pinned_for_the_call"),
 )
 
 

@@ -22,6 +22,19 @@ BUILT = {
     # What has threads of its own, above all.
     "thread": ("disk", "faults", "forks", "sharers", "sharing", "stress", "units"),
 }
+# Of those, what takes longest and is tried in another flavour, or by other cases of its program, too.
+LONG = {
+    ("plain", "failures", "more_blocks_than_mappings"),  # the kernel lists 60,000 mappings again and again
+    ("plain", "stress", "iteration_file"),
+    ("plain", "stress", "strict_memory"),
+    ("thread", "disk", "a_directory_whose_disk_fails_is_left_out"),
+    ("thread", "disk", "the_program_closes_all_descriptors"),
+    ("thread", "sharing", "alone_it_has_the_whole_budget"),
+    ("thread", "sharing", "what_one_does_not_use_another_has"),
+    ("thread", "sharing", "what_was_long_not_used_is_no_need"),
+    ("thread", "sharing", "who_is_stopped_with_the_ledger_locked_holds_up_nobody"),
+    ("thread", "sharing", "who_works_gets_a_share_by_weight"),
+}
 
 
 def parameters() -> list[Any]:
@@ -34,6 +47,7 @@ def parameters() -> list[Any]:
         for flavour, programs in BUILT.items():
             for case in cases.names(source, flavour):
                 is_built = source.stem in programs or case not in sanitized  # which no sanitizer lets run
+                is_built = is_built and (flavour, source.stem, case) not in LONG
                 mark = pytest.mark.build if is_built else pytest.mark.release
                 found.append(pytest.param(flavour, source.stem, case, marks=mark))
     return found

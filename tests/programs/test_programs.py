@@ -18,8 +18,14 @@ import program_runs
 STOCK = "stock"
 RUNS = ("ample", "0.5", "0.15", "0.15:store")  # compared with that
 LARGE = ("0.5",)
-SLOW = ("aot_inductor", "monai_unet")
-LIKE_OTHERS = ("lightning_fit", "peft_lora", "trainer_bert", "trainer_t5")  # trainer_gpt2, accelerate_resume
+SLOW = ("aot_inductor", "monai_unet", "timm_resnet50")
+LIKE_OTHERS = (
+    "generate",
+    "lightning_fit",
+    "peft_lora",
+    "trainer_bert",
+    "trainer_t5",
+)  # trainer_gpt2, accelerate_resume
 AT_ONCE = 2  # programs
 
 Outcomes = dict[str, dict[str, Any]]  # by run

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shutil
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -26,13 +27,30 @@ pytestmark = pytest.mark.build  # starts the compiler for every tag
 
 
 @pytest.fixture
-def three(workshop: Workshop, stand_in: dict[str, Member], monkeypatch: pytest.MonkeyPatch) -> Workshop:
+def three(workshop: Workshop, first_three: Path, monkeypatch: pytest.MonkeyPatch) -> Workshop:
     """A catalogue of three tags: a sound one, one whose patch is stale, and one whose glue does not compile."""
-    shop = workshop.folder / "shop"
+    shutil.rmtree(workshop.patches)
+    shutil.copytree(first_three, workshop.folder, symlinks=True, dirs_exist_ok=True)
+    for name, value in _offline(workshop.folder / "shop").items():
+        monkeypatch.setenv(name, value)
+    return workshop
+
+
+def _offline(shop: Path) -> dict[str, str]:
+    """The variables by which pip finds the wheels in a folder, and no others."""
+    return {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(shop)}
+
+
+@pytest.fixture(scope="module")
+def first_three(
+    first_workshop: Workshop, stand_in: dict[str, Member], tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder that each test gets a copy of."""
+    folder = tmp_path_factory.mktemp("three")
+    patches = Path(shutil.copytree(first_workshop.patches, folder / first_workshop.patches.name, symlinks=True))
+    workshop = Workshop(folder, first_workshop.base, patches)
+    shop = folder / "shop"
     shop.mkdir()
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(shop))
     header = "torch/include/ATen/ATen.h"
     for version, change in (("2.12.0", {}), ("2.14.0", {}), ("2.15.0", {header: Member(b"#pragma once\n")})):
         wheel = synthetic.write_wheel(
@@ -42,11 +60,12 @@ def three(workshop: Workshop, stand_in: dict[str, Member], monkeypatch: pytest.M
         tag = replace(workshop.tag, name=f"v{version}", version=version, commit="a1" * 20, wheels=wheels)
         tag = replace(tag, generation="1.1" if change else "2.0")
         rows.write(workshop.patches, tag)
-        done = workshop.run("generate", tag.name)
+        done = workshop.run("generate", tag.name, environment=_offline(shop))
         assert done.returncode == 0, done.stderr
     with (workshop.patches / "pytorch/v2.14.0/0005-call-lms.patch").open("a") as file:
         file.write("\n")
-    return workshop
+    shutil.rmtree(workshop.cache, ignore_errors=True)
+    return folder
 
 
 def test_every_tag_is_checked_and_the_failed_ones_are_named(three: Workshop) -> None:

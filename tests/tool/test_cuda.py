@@ -330,7 +330,9 @@ def test_a_damaged_package_in_the_cache_is_fetched_again(with_cuda: Workshop) ->
     assert kept.read_bytes() == expected
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [pytest.param(signal.SIGINT, marks=pytest.mark.release), signal.SIGTERM, signal.SIGKILL]
+)
 def test_an_interruption_at_the_packages_leaves_nothing_half_written(with_cuda: Workshop, number: int) -> None:
     done = with_cuda.build(signal=number, moment="CUDA headers")
     assert done.returncode == (-number if number == signal.SIGKILL else 128 + number), done.stderr

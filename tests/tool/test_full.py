@@ -216,7 +216,9 @@ def test_a_failing_build_is_said_and_can_be_resumed(there: Upstream) -> None:
     assert "source: done before" in resumed.stderr and "patch: done before" in resumed.stderr
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGHUP, signal.SIGKILL])
+@pytest.mark.parametrize(
+    "number", [signal.SIGINT, pytest.param(signal.SIGHUP, marks=pytest.mark.release), signal.SIGKILL]
+)
 def test_an_interrupted_build_goes_on_where_it_was(there: Upstream, number: signal.Signals) -> None:
     (_marks(there) / "wait").touch()
     words = ["pytorch", TAG, "--mode", "full", "--output", str(there.workshop.output)]

@@ -69,7 +69,7 @@ def test_every_command_is_run_by_the_test_below() -> None:
     assert len(CLONE.findall(PAGE)) == 1
 
 
-@pytest.mark.parametrize("tag", ["v2.6.0", "v1.13.1"])
+@pytest.mark.parametrize("tag", ["v2.6.0", pytest.param("v1.13.1", marks=pytest.mark.release)])
 def test_the_commands_of_the_page(tag: str, debian_tree: Callable[[str], Path], tmp_path: Path) -> None:
     patches = paths.patches_folder()
     patch = find_patch(patches, catalogue.find_tag(patches, tag, "pytorch"))

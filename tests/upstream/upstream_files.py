@@ -38,7 +38,10 @@ FILES = {
     "distributed/test_c10d_gloo.py": 0.1,
     "distributed/rpc/test_tensorpipe_agent.py": 0.03,
 }
-SLOW = ("test_dataloader.py", "test_jit.py", "test_sparse.py", "distributed/rpc/test_tensorpipe_agent.py")
+SLOW = (
+    *("test_dataloader.py", "test_jit.py", "test_linalg.py", "test_nn.py", "test_serialization.py", "test_sparse.py"),
+    "distributed/rpc/test_tensorpipe_agent.py",
+)
 
 
 @dataclass(frozen=True)

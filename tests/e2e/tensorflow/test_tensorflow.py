@@ -35,6 +35,7 @@ LONG = (
         "check_training_step_compiled_by_xla",
         "check_two_that_train",
     ),
+    *("check_the_environment", "check_what_the_environment_asks_for"),  # of sharing and of tuning
 )
 OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
