@@ -8,7 +8,6 @@ the random ones.
 from __future__ import annotations
 
 import os
-import re
 import subprocess
 from functools import cache
 from pathlib import Path
@@ -16,15 +15,14 @@ from typing import Any
 
 import pytest
 
+import cases
 import kept
-import presets
+from flavours import PAGER, flags
 from machines import MACHINES, Machine
-from presets import PAGER
 
 pytestmark = pytest.mark.build
 ROOT = Path(__file__).parents[2]
 SUITE = ROOT / "tests/pager"
-CASE = re.compile(r"^CASE(?:_WITHOUT_SANITIZER)?\((\w+)\) \{", re.MULTILINE)
 STEPS = "1000"
 TIMEOUT_S = 300
 # Cases that an emulator cannot run, or not in the time of a test.
@@ -54,13 +52,13 @@ SAMPLE = {
 }
 
 
-def cases() -> list[Any]:
+def parameters() -> list[Any]:
     """(machine, program, case) of every case that can be emulated, for pytest."""
     rows = [
         (machine, program, case)
         for machine in MACHINES
         for program in PROGRAMS[machine.name]
-        for case in CASE.findall((SUITE / f"{program}.cc").read_text())
+        for case in cases.names(SUITE / f"{program}.cc")
         if case not in NOT_EMULATED
     ]
     names = {(machine.name, program, case): (machine, program, case) for machine, program, case in rows}
@@ -81,17 +79,17 @@ class Builder:
 
     def _program(self, machine: Machine, program: str) -> Path:
         made = self._folder / f"{program}-{machine.name}"
-        flags = [f"-DCHECK_PAGE={machine.page}", "-c", SUITE / f"{program}.cc"]
-        parts = [self._compile(machine.compiler, f"{made.name}.o", flags), self._pager(machine.compiler)]
-        _run([machine.compiler, *presets.flags("plain"), *parts, "-ldl", "-o", made])
+        words: list[str | Path] = [f"-DCHECK_PAGE={machine.page}", "-c", SUITE / f"{program}.cc"]
+        parts = [self._compile(machine.compiler, f"{made.name}.o", words), self._pager(machine.compiler)]
+        _run([machine.compiler, *flags("plain"), *parts, "-ldl", "-o", made])
         return made
 
     def _compiled_pager(self, compiler: str) -> Path:
         return self._compile(compiler, f"pager-{compiler}.o", ["-c", PAGER / "all.cc"])
 
     def _compile(self, compiler: str, name: str, words: list[str | Path]) -> Path:
-        flags = [*presets.flags("plain"), "-std=c++14", "-O1", f"-I{PAGER}", f"-I{SUITE}"]
-        _run([*kept.launcher(), compiler, *flags, *words, "-o", self._folder / name])
+        own = [*flags("plain"), "-std=c++14", "-O1", f"-I{PAGER}", f"-I{SUITE}"]
+        _run([*kept.launcher(), compiler, *own, *words, "-o", self._folder / name])
         return self._folder / name
 
 
@@ -105,16 +103,12 @@ def builder(tmp_path_factory: pytest.TempPathFactory) -> Builder:
     return Builder(tmp_path_factory.mktemp("other-machines"))
 
 
-@pytest.mark.parametrize(("machine", "program", "case"), cases())
+@pytest.mark.parametrize(("machine", "program", "case"), parameters())
 def test_pager(machine: Machine, program: str, case: str, builder: Builder, tmp_path: Path) -> None:
     machine.require()
     # The cross-compiler's own libraries: what is replaced in them is found as on the machine.
     words = [*machine.words(builder.get(machine, program), Path("/usr", machine.triple)), case]
-    environment = {"LMS_TEST_STEPS": STEPS, **os.environ, "LMS_TEST_DIRECTORY": str(tmp_path)}
-    done = subprocess.run(
-        words, env=environment, cwd=tmp_path, capture_output=True, text=True, timeout=TIMEOUT_S, check=False
-    )
-    assert done.returncode == 0, f"{words}\n{done.stdout[-4000:]}{done.stderr[-4000:]}"
+    cases.run(words, tmp_path, {"LMS_TEST_STEPS": os.environ.get("LMS_TEST_STEPS", STEPS)}, TIMEOUT_S)
 
 
 def test_the_programs_see_these_pages(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ LMS_TEST_CACHE names the folder; without it, it is one in the user's cache.
 
 from __future__ import annotations
 
+import atexit
 import fcntl
 import hashlib
 import os
@@ -209,6 +210,12 @@ def _use(place: Path) -> None:
     user = Path(f"{place}.users").open("a")  # noqa: SIM115  (until this process ends)
     fcntl.flock(user, fcntl.LOCK_SH)
     _users.append(user)
+
+
+@atexit.register
+def _end_use() -> None:
+    for user in _users:
+        user.close()
 
 
 def _is_free(place: Path) -> bool:

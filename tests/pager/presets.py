@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 import kept
-from flavours import PAGER, flags  # noqa: F401  (tests/conda/test_other_machines.py asks here)
+from flavours import PAGER
 
 
 class BuildError(Exception):

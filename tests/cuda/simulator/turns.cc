@@ -18,7 +18,9 @@
 namespace {
 
 constexpr long ns_per_ms = 1'000'000;
-constexpr long steal_after = 200 * ns_per_ms;  // of real time
+constexpr long steal_after = 200 * ns_per_ms;  // of real time, in which this process ran
+// Times that: on a busy machine a thread that is ready to run looks asleep.
+constexpr int steal_from_sleepers_after = 10;
 constexpr long look_again_after = 2 * ns_per_ms;
 
 template <typename Function>
@@ -113,8 +115,15 @@ Thread* furthest_behind() {
   return found;
 }
 
+long processor_time() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return now.tv_sec * 1000 * ns_per_ms + now.tv_nsec;
+}
+
 // The table is locked, but not while this waits. `nanoseconds` of real time at most, as long as the thread cannot run.
 void take_turn(Thread* me, long nanoseconds) {
+  int slept = 0;
   if (runs == me && me->waits) {
     give_turn(furthest_behind());
   }
@@ -124,6 +133,7 @@ void take_turn(Thread* me, long nanoseconds) {
       continue;
     }
     const std::uint64_t seen = moves;
+    const long ran = processor_time();
     const timespec until = after(me->waits ? nanoseconds : steal_after);
     if (timed_wait_really(&me->turn, &table_lock, &until) != ETIMEDOUT) {
       continue;
@@ -131,7 +141,12 @@ void take_turn(Thread* me, long nanoseconds) {
     if (me->waits) {
       me->waits = false;
     } else if (moves == seen && held.load() == 0) {
-      give_turn(me);  // who has it computes or sleeps
+      slept = processor_time() - ran < steal_after / 2 ? slept + 1 : steal_from_sleepers_after;
+      if (slept >= steal_from_sleepers_after) {
+        give_turn(me);  // who has it computes or sleeps
+      }
+    } else {
+      slept = 0;
     }
   }
 }
