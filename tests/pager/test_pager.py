@@ -31,7 +31,6 @@ LONG = {
     ("thread", "disk", "the_program_closes_all_descriptors"),
     ("thread", "sharing", "alone_it_has_the_whole_budget"),
     ("thread", "sharing", "what_one_does_not_use_another_has"),
-    ("thread", "sharing", "what_was_long_not_used_is_no_need"),
     ("thread", "sharing", "who_is_stopped_with_the_ledger_locked_holds_up_nobody"),
     ("thread", "sharing", "who_works_gets_a_share_by_weight"),
 }
@@ -51,6 +50,10 @@ def parameters() -> list[Any]:
                 mark = pytest.mark.build if is_built else pytest.mark.release
                 found.append(pytest.param(flavour, source.stem, case, marks=mark))
     return found
+
+
+def test_what_is_long_is_a_case() -> None:
+    assert {each.values for each in parameters()} >= LONG
 
 
 @pytest.fixture(scope="module")
