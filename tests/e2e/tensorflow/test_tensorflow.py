@@ -2,7 +2,7 @@
 
 The newest release and one with Keras 2 run all but those of checks_tf_every_release, which an old one runs, with the
 interpreter that it is for. LMS_TEST_TENSORFLOW_TAGS names more old releases, such as "v2.2.0 v2.12.0". In CI the newest runs all
-but the models of LONG, and the one with Keras 2 those of checks_tf_estimator, which the newest cannot; the rest runs before a
+but those of LONG, and the one with Keras 2 those of checks_tf_estimator, which the newest cannot; the rest runs before a
 release.
 
 To run one alone, with the interpreter that the fixture made and programs/ in PYTHONPATH:
@@ -26,7 +26,7 @@ from lmsbuild.catalogue.catalogue import number
 
 PROGRAMS = Path(__file__).parent / "programs"
 NEW_TAGS = ["v2.14.1", "v2.21.0"]  # Keras 2 and 3
-# Other checks do the same with smaller models.
+# Other checks do the same with smaller models, or with settings that the program itself makes.
 LONG = (
     *("check_convnet_in_fit", "check_transformer_in_a_loop", "check_lstm_in_fit", "check_unet3d_in_a_loop"),
     *(
