@@ -56,9 +56,7 @@ def build(torch: Torch, patches: Path, runtime: Runtime, folder: Path) -> tuple[
     tag = find_tag(patches, torch)
     files = _patched_files(patches, tag, torch)
     graft = series.read_series(patches, tag).graft
-    cxx = compilation.compiler()
-    key = _digest(files, [repr(tag), repr(graft), str(torch.folder), str(torch.new_strings), repr(runtime), *cxx])
-    finished = folder / f"{torch.release}-{key}"
+    finished = folder / name_of(torch, tag, graft, runtime, files)
     if not finished.is_dir():
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryDirectory(prefix=".unfinished-", dir=folder) as name:
@@ -71,6 +69,12 @@ def build(torch: Torch, patches: Path, runtime: Runtime, folder: Path) -> tuple[
             os.rename(site, finished)
     scripts = {str(path.relative_to(HERE)): path.read_bytes() for path in HERE.rglob("*.py")}
     return finished, _digest(files | scripts, [])
+
+
+def name_of(torch: Torch, tag: Tag, graft: Graft, runtime: Runtime, files: Mapping[str, bytes]) -> str:
+    """The name of the folder of what is made of these, and by this compiler: the same in every process."""
+    words = (repr(tag), repr(graft), str(torch.folder), str(torch.new_strings), repr(runtime), *compilation.compiler())
+    return f"{torch.release}-{_digest(files, words)}"
 
 
 def environment(site: Path, inherited: Mapping[str, str]) -> dict[str, str]:

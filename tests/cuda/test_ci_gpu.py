@@ -691,6 +691,41 @@ def test_a_release_without_a_row_is_named_with_those_that_have_one(tmp_path: Pat
         overlay.find_tag(patches, torch_of(tmp_path, "2.11.0+cu130", "0" * 40))
 
 
+NAME_OF = """
+import sys
+from pathlib import Path
+
+import overlay
+from interpreter import Torch
+from lmsbuild.patch import series
+from runtime import Runtime
+
+torch = Torch(Path("python"), "2.6.0", sys.argv[2], "12.4", Path("torch"), False, {})
+tag = overlay.find_tag(Path(sys.argv[1]), torch)
+graft = series.read_series(Path(sys.argv[1]), tag).graft
+print(overlay.name_of(torch, tag, graft, Runtime(Path("include"), Path("library")), {}))
+"""
+
+
+def test_what_was_compiled_is_found_by_every_process() -> None:
+    """The graft is compiled once on a machine whose minutes count, whatever order Python gives to the members of a set."""
+    (tag,) = (tag for tag in tags(ROOT / "patches") if (tag.framework, tag.name) == ("pytorch", "v2.6.0"))
+    words = [sys.executable, "-c", NAME_OF, ROOT / "patches", tag.commit]
+    path = os.pathsep.join((str(FOLDER), str(ROOT / "tools")))
+    names = {
+        subprocess.run(
+            words,
+            capture_output=True,
+            text=True,
+            check=True,
+            env={**os.environ, "PYTHONPATH": path, "PYTHONHASHSEED": str(seed)},
+        ).stdout
+        for seed in range(4)
+    }
+    assert len(names) == 1
+    assert names.pop().startswith("v2.6.0-")
+
+
 def test_the_runtime_is_taken_from_where_it_is(tmp_path: Path) -> None:
     torch, toolkit = tmp_path / "site" / "torch", tmp_path / "toolkit"
     package = tmp_path / "site" / "nvidia" / "cu13"

@@ -39,7 +39,7 @@ class Library:
 
     path: str  # in the wheel
     sources: tuple[str, ...]  # in the patched tree
-    together: frozenset[str]  # those of them that are compiled as one, since they include the same large headers
+    together: tuple[str, ...]  # those of them that are compiled as one, since they include the same large headers
     link: tuple[str, ...]  # libraries, of the wheel or built before, that it links against, as -l takes them
     requires: str  # a file of the wheel without which this library is left out; empty: none
     cuda: bool  # whether it takes CUDA's runtime
@@ -118,7 +118,7 @@ def read_series(patches: Path, tag: Tag) -> Series:
                 Library(
                     path=own.member(row["path"]),
                     sources=tuple(source for source in row["sources"] if source not in left_out),
-                    together=frozenset(row.get("together", ())),
+                    together=tuple(row.get("together", ())),
                     link=tuple(name for library in row["link"] for name in own.link.get(library, (library,))),
                     requires=own.member(row.get("requires", "")),
                     cuda=row.get("cuda", False),
