@@ -199,6 +199,7 @@ def write_distributed(folder: Path) -> None:
     (folder / "train_ddp.py").write_text(program)
 
 
+@pytest.mark.release  # test_distributed_with_numactl does it, too
 @runs(DISTRIBUTED)
 def test_distributed(environment: Environment, tmp_path: Path) -> None:
     write_distributed(tmp_path)

@@ -79,6 +79,7 @@ def test_kernels_take_as_long_as_their_arithmetic(found: dict[str, predict.Predi
     assert least < found["stock"].busy["kernel"] < 1.5 * least  # the rest is bound by the memory
 
 
+@pytest.mark.release
 def test_every_batch_is_computed_and_the_step_taken_once(predictor: predict.Predictor) -> None:
     """As expect.py has it."""
     one, two = (predictor.predict(H200, f"transformer:2048:2:{batches}", "stock", "stock") for batches in (1, 2))

@@ -8,13 +8,16 @@ from pathlib import Path
 
 import pytest
 
+import kept
 from checks import Outcomes, parameters
 
 PROGRAMS = Path(__file__).parent / "programs"
 
 
 @pytest.fixture(scope="session")
-def environment(cuda_python: Path, simulated_cuda: Path, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+def environment(
+    cuda_python: Path, cuda_wheel: Path, simulated_cuda: Path, tmp_path_factory: pytest.TempPathFactory
+) -> dict[str, str]:
     """The environment in which that interpreter finds the simulated CUDA, and the programs their kernels."""
     scratch = tmp_path_factory.mktemp("checks")
     release = subprocess.run(
@@ -27,6 +30,7 @@ def environment(cuda_python: Path, simulated_cuda: Path, tmp_path_factory: pytes
     (scratch / "libcuda.so").symlink_to(driver)  # Triton links against it
     return {
         **{name: value for name, value in os.environ.items() if name != "CI"},
+        **kept.compiled(cuda_wheel),
         "LD_PRELOAD": f"{driver} {runtime}",  # the wheel's own search path comes before LD_LIBRARY_PATH
         "LD_LIBRARY_PATH": str(simulated_cuda),
         "LIBRARY_PATH": str(scratch),
@@ -35,9 +39,7 @@ def environment(cuda_python: Path, simulated_cuda: Path, tmp_path_factory: pytes
         "PYTHONDONTWRITEBYTECODE": "1",
         "PYTHONPATH": str(PROGRAMS),
         "TMPDIR": str(scratch),
-        "TORCHINDUCTOR_CACHE_DIR": str(scratch / "inductor"),
         "TORCHINDUCTOR_COMPILE_THREADS": "1",
-        "TRITON_CACHE_DIR": str(scratch / "triton"),
     }
 
 

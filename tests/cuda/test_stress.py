@@ -66,6 +66,7 @@ OLD, OLDEST = "v1.13.1", "v1.4.0"
 
 def every_run(is_sample: bool) -> list[Run]:
     steps = 60_000 if is_sample else 1_000_000
+    few = 10_000 if is_sample else 30_000  # where a step takes long
     count = int(os.environ.get("LMS_TEST_SEEDS", "2" if is_sample else "20"))
 
     def seeds(first: int, last: int) -> range:
@@ -78,11 +79,11 @@ def every_run(is_sample: bool) -> list[Run]:
             for seed in range(FIRST_SEED, FIRST_SEED + count)
         ),
         *(Run("foresight", seed, steps * 3 // 10, policy="iteration") for seed in seeds(1, 4)),
-        *(Run("pageable", seed, 20_000, options=PAGEABLE) for seed in seeds(1, 3)),
+        *(Run("pageable", seed, steps // 8, options=PAGEABLE) for seed in seeds(1, 3)),
         *(Run("threads", seed, steps // 5, threads=3) for seed in seeds(1, 3)),
         *(Run("threads", seed, steps // 5, threads=3, policy="iteration") for seed in seeds(4, 6)),
-        *(Run("streams", seed, 30_000, threads=3, options=REAL_THREADS) for seed in seeds(1, 2)),
-        *(Run("streams", seed, 30_000, threads=3, policy="iteration", options=REAL_THREADS) for seed in seeds(3, 4)),
+        *(Run("streams", seed, few, threads=3, options=REAL_THREADS) for seed in seeds(1, 2)),
+        *(Run("streams", seed, few, threads=3, policy="iteration", options=REAL_THREADS) for seed in seeds(3, 4)),
         Run("object", 1, steps // 2 if is_sample else steps, tag=OLDEST),
         Run("object", 2, steps // 2 if is_sample else steps, tag=OLD),
         Run("object", 3, steps // 10, tag=OLDEST, threads=3),
@@ -92,8 +93,8 @@ def every_run(is_sample: bool) -> list[Run]:
         Run("address", 1, steps // 10, flavour="address"),
         Run("address", 2, 20_000 if is_sample else 60_000, flavour="address", threads=3, policy="iteration"),
         Run("address", 3, 10_000, flavour="address", threads=3, options=REAL_THREADS),
-        Run("thread", 1, 20_000, flavour="thread", threads=3),
-        Run("thread", 2, 20_000, flavour="thread", threads=3, policy="iteration"),
+        Run("thread", 1, few, flavour="thread", threads=3),
+        Run("thread", 2, few, flavour="thread", threads=3, policy="iteration"),
         Run("thread", 3, 8_000, flavour="thread", threads=3, policy="iteration", options=REAL_THREADS),
     ]
 

@@ -80,6 +80,7 @@ def test_the_torchvision_that_the_readme_names() -> None:
     assert f"pip install {TORCHVISION}\n" in readme
 
 
+@pytest.mark.release  # the README's commands name two models, too
 def test_models_that_are_called_differently(lms_python: Path, torchvision: Path, tmp_path: Path) -> None:
     """One for segmentation, whose scores are in a dictionary; one that is made for a size of image."""
     words = [f"docs/examples/{PROGRAM}", "lraspp_mobilenet_v3_large", "vit_b_32"]

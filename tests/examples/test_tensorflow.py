@@ -36,6 +36,7 @@ def test_the_commands_of_the_readme(results: tuple[Path, list[subprocess.Complet
     assert all(int(row["out.bytes"]) > 0 for row in rows)
 
 
+@pytest.mark.release  # tests/e2e/tensorflow has Keras 2
 def test_keras_2(tensorflow_python: Callable[[str], Path], tmp_path: Path) -> None:
     words = [f"docs/examples/{PROGRAM}", "MobileNet", "--device", "cpu", "--image-size", "32", "--batch", "4", "2"]
     words += ["--steps", "2", "--limit", "16M", "--policy", "lru", "--store", "."]

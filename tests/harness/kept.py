@@ -1,4 +1,4 @@
-"""What the tests keep from run to run, in any checkout: wheels, environments and compilers' objects, each under what it is made of.
+"""What the tests keep from run to run, in any checkout: wheels, environments and what compilers made, each under what it is made of.
 
 LMS_TEST_CACHE names the folder; without it, it is one in the user's cache.
 """
@@ -26,6 +26,7 @@ from filelock import FileLock
 
 from lmsbuild.fetch import pip_command
 from lmsbuild.graft import compilation
+from lmsbuild.wheel.name import parse_name
 from lmsbuild.wheel.wheel import file_sha256
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -137,6 +138,15 @@ def made(name: str, words: Iterable[str], fill: Callable[[Path], None]) -> Path:
             shutil.rmtree(unfinished, ignore_errors=True)
         _forget(place.parent, f"{name}-*")
         return place
+
+
+def compiled(wheel: Path) -> dict[str, str]:
+    """Variables for programs that compile with the PyTorch of this wheel: what it compiled before is not compiled again.
+
+    PyTorch and Triton keep it under the hash of what it is made of.
+    """
+    place = made(f"compiled-{parse_name(wheel).package}", [file_sha256(wheel)], lambda place: None)
+    return {"TORCHINDUCTOR_CACHE_DIR": str(place / "inductor"), "TRITON_CACHE_DIR": str(place / "triton")}
 
 
 def clean_environment() -> dict[str, str]:

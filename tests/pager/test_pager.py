@@ -30,7 +30,11 @@ LONG = {
     ("thread", "disk", "a_directory_whose_disk_fails_is_left_out"),
     ("thread", "disk", "the_program_closes_all_descriptors"),
     ("thread", "sharing", "alone_it_has_the_whole_budget"),
+    ("thread", "sharing", "garbage_in_the_ledger_harms_nobody"),
+    ("thread", "sharing", "a_header_that_lies_changes_nothing"),
+    ("thread", "sharing", "files_that_are_moved_or_removed_are_made_again"),
     ("thread", "sharing", "what_one_does_not_use_another_has"),
+    ("thread", "sharing", "who_does_not_answer_is_not_waited_for"),
     ("thread", "sharing", "who_is_stopped_with_the_ledger_locked_holds_up_nobody"),
     ("thread", "sharing", "who_works_gets_a_share_by_weight"),
 }

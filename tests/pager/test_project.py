@@ -16,6 +16,7 @@ from lmsbuild.catalogue import catalogue
 from lmsbuild.patch import series
 from presets import BuildError, Builds
 
+pytestmark = pytest.mark.build  # runs CMake in most tests
 GLUE = PAGER.parent / "pytorch/aten/src/ATen"
 TENSORFLOW = PAGER.parent / "tensorflow"
 

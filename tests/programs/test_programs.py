@@ -1,7 +1,7 @@
 """Programs as people write them, with real libraries: what they compute and save with LMS equals what they do without, to the bit.
 
 Every program runs without LMS, with an ample limit, and with one of 15 % of the peak that it had then; before a release of
-50 %, too, and those of SLOW and LIKE_OTHERS. LMS_TEST_SCALE=2 makes the models twice as wide.
+50 %, too, and to a file, and those of SLOW and LIKE_OTHERS. LMS_TEST_SCALE=2 makes the models twice as wide.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import program_runs
 
 STOCK = "stock"
 RUNS = ("ample", "0.5", "0.15", "0.15:store")  # compared with that
-LARGE = ("0.5",)
+LATER = ("0.5", "0.15:store")  # the checks of tests/e2e page to files
 SLOW = ("aot_inductor", "monai_unet", "timm_resnet50")
 LIKE_OTHERS = (
     "generate",
@@ -53,7 +53,7 @@ def _sample(names: Iterable[str], release: Container[str]) -> list[Any]:
     return [pytest.param(name, marks=pytest.mark.release if name in release else ()) for name in names]
 
 
-@pytest.mark.parametrize("run", _sample(RUNS, LARGE))
+@pytest.mark.parametrize("run", _sample(RUNS, LATER))
 @pytest.mark.parametrize("name", _sample(program_runs.NAMES, (*SLOW, *LIKE_OTHERS)))
 def test_program(name: str, run: str, outcomes_of: Callable[[str], Outcomes]) -> None:
     stock, outcome = outcomes_of(name)[STOCK], outcomes_of(name)[run]

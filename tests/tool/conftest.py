@@ -16,6 +16,7 @@ from lmsbuild.catalogue import catalogue
 from lmsbuild.errors import SourceUnreachable
 from lmsbuild.fetch import apt, patience
 from lmsbuild.source import debian, source
+from lmsbuild.trial import trial
 from shop import Shop
 from workshop import Workshop
 
@@ -62,9 +63,36 @@ def tensorflow_shop(workshop: Workshop, framework_library: bytes, monkeypatch: p
     """A workshop with a second framework, whose wheels pip finds in a folder, and nowhere else."""
     shop = Shop(workshop, workshop.folder / "shop", framework_library)
     shop.fill()
-    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    monkeypatch.setenv("PIP_FIND_LINKS", str(shop.folder))
+    shop.is_the_only_one(monkeypatch)
+    return shop
+
+
+@pytest.fixture(scope="session")
+def first_known_shop(
+    first_workshop: Workshop, framework_library: bytes, tmp_path_factory: pytest.TempPathFactory
+) -> Path:
+    """The folder of the one that all others are copies of: three pips and a build add its tag."""
+    folder = Path(shutil.copytree(first_workshop.folder, tmp_path_factory.mktemp("known") / "shop", symlinks=True))
+    made = Workshop(folder, folder / first_workshop.base.name, folder / first_workshop.patches.name)
+    shop = Shop(made, folder / "shop", framework_library)
+    shop.fill()
+    with pytest.MonkeyPatch.context() as patch:
+        shop.is_the_only_one(patch)
+        patch.setattr(trial, "run", lambda *words: "trained")
+        shop.add(package="tensorflow-cpu")
+    shutil.rmtree(made.cache)
+    return folder
+
+
+@pytest.fixture
+def known_shop(
+    workshop: Workshop, first_known_shop: Path, framework_library: bytes, monkeypatch: pytest.MonkeyPatch
+) -> Shop:
+    """The same, with its tag in the catalogue."""
+    shutil.rmtree(workshop.patches)
+    shutil.copytree(first_known_shop, workshop.folder, symlinks=True, dirs_exist_ok=True)
+    shop = Shop(workshop, workshop.folder / "shop", framework_library)
+    shop.is_the_only_one(monkeypatch)
     return shop
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -19,8 +20,8 @@ from lmsbuild.matrix import build_row
 from lmsbuild.wheel import archive
 
 
-def main() -> None:
-    patches, number, moment, *arguments = sys.argv[1:]
+def main(words: Sequence[str]) -> None:
+    patches, number, moment, *arguments = words
     paths.patches_folder = lambda: Path(patches)  # type: ignore[assignment]
     patience.pause = lambda seconds: None
     build_row.TOOL = (sys.executable, __file__, patches, "0", "-")  # rows are built with the same patches
@@ -46,4 +47,5 @@ def main() -> None:
     cli.main()
 
 
-main()
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+import pytest
+
 import synthetic
 import synthetic_tensorflow as tensorflow
 from lmsbuild.catalogue import catalogue
@@ -54,6 +56,12 @@ class Shop:
         )
         assert len(list(add_tag.add(replace(options, **changes)))) == 1  # type: ignore[arg-type]
         return self.tag
+
+    def is_the_only_one(self, patch: pytest.MonkeyPatch) -> None:
+        """Has pip find its wheels, and none anywhere else."""
+        patch.setenv("PIP_CONFIG_FILE", "/dev/null")
+        patch.setenv("PIP_NO_INDEX", "1")
+        patch.setenv("PIP_FIND_LINKS", str(self.folder))
 
     def fill(self) -> None:
         """Publishes the wheels, and writes the sources of the patch."""

@@ -262,6 +262,7 @@ def _known_machine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_that_cannot_be_written_is_said(workshop: Workshop, words: tuple[str, ...]) -> None:
     file = workshop.folder / "file"
     file.write_text("x")
-    done = workshop.run(*words, environment={"LMSBUILD_CACHE": str(file / "cache")})
+    variables = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(workshop.folder)}
+    done = workshop.run(*words, environment={**variables, "LMSBUILD_CACHE": str(file / "cache")})
     assert done.returncode == 13, done.stderr
     assert "LMSBUILD_CACHE" in done.stderr

@@ -21,7 +21,6 @@ from lmsbuild import paths
 from lmsbuild.catalogue import catalogue, rows
 from lmsbuild.errors import BuildFailed, BuildNotReady
 from lmsbuild.full import plan
-from lmsbuild.trial import trial
 from shop import NAME, Shop
 from synthetic import Member
 
@@ -65,17 +64,15 @@ class Yard:
 
 
 @pytest.fixture
-def yard(tensorflow_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Yard:
-    shop, folder = tensorflow_shop, tensorflow_shop.workshop.folder
+def yard(known_shop: Shop, monkeypatch: pytest.MonkeyPatch) -> Yard:
+    shop, folder = known_shop, known_shop.workshop.folder
     for name in [name for name in os.environ if name.startswith(("TF_", "PYTHON_BIN_PATH", "CC_OPT", "MAX_JOBS"))]:
         monkeypatch.delenv(name)
-    monkeypatch.setattr(trial, "run", lambda *words: "trained")
-    tag = shop.add(package="tensorflow-cpu")
     made = Yard(shop, folder / "upstream", folder / "marks", folder / "programs")
     files = {PROTO: PATCHED.replace(b"    bool lms_enabled = 10001;\n", b""), ".bazelversion": b"6.1.0\n"}
     commit = upstream.commit(made.repository, "release", {**files, "configure.py": CONFIGURE})
     upstream.git(made.repository, "tag", "-a", NAME, "-m", NAME)
-    rows.write(shop.patches, replace(tag, commit=commit[:11]))
+    rows.write(shop.patches, replace(shop.tag, commit=commit[:11]))
     recipe = (paths.patches_folder() / "catalogue/tensorflow/full.toml").read_text()
     recipe = recipe.replace("disk = 60", "disk = 0").replace('"numpy", "packaging", ', "")
     (shop.patches / "catalogue/tensorflow/full.toml").write_text(recipe)

@@ -105,6 +105,7 @@ def test_a_tier_is_chosen_by_its_mark(tmp_path: Path, words: tuple[str, ...], pa
     assert names[0] == passed[0]  # what requests a dear fixture comes first
 
 
+@pytest.mark.build
 def test_tests_of_a_dear_fixture_or_of_a_file_share_a_process(tmp_path: Path) -> None:
     tests = "import pytest\n" + "".join(
         f"def test_{name}{number}({fixture}): pass\n"
@@ -132,6 +133,7 @@ def test_the_whole_suite_is_collected_without_plugins_that_it_can_do_without() -
     assert done.returncode == 0, done.stdout + done.stderr
 
 
+@pytest.mark.build
 def test_a_run_ends_with_what_took_longest(tmp_path: Path) -> None:
     tests = """
 import pytest, time
@@ -151,6 +153,7 @@ def test_it(slow): time.sleep(0.1)
     assert done.returncode == 0
 
 
+@pytest.mark.build  # starts processes and waits for their end
 @pytest.mark.parametrize("processes", [(), ("-n", "2")])
 def test_a_run_that_takes_too_long_ends_itself_with_the_table(tmp_path: Path, processes: tuple[str, ...]) -> None:
     tests = "import time\ndef test_quick(): pass\ndef test_hangs(): time.sleep(1000)\n"

@@ -11,6 +11,7 @@ import pytest
 from lmsbuild.graft import objects
 from workshop import Workshop
 
+pytestmark = pytest.mark.build  # compiles in every test
 OBJECTS = 2  # of the stand-in: the pager, and the glue
 
 

@@ -22,7 +22,6 @@ from lmsbuild.errors import (
     DownloadFailed,
     Failure,
     UnknownPackage,
-    UnknownRelease,
     WrongVersion,
 )
 from lmsbuild.patch import api_modules, series
@@ -65,8 +64,8 @@ def test_a_row_says_what_wheels_of_both_packages_say(shop: Shop) -> None:
     assert text == tensorflow.TAGS + rows.text([shop.tag])
 
 
-def test_the_wheel_of_either_package_is_patched(shop: Shop) -> None:
-    shop.add(package="tensorflow-cpu")
+def test_the_wheel_of_either_package_is_patched(known_shop: Shop) -> None:
+    shop = known_shop
     cpu = _built(shop, "--package", "tensorflow-cpu")
     assert cpu.name.startswith(f"tensorflow_cpu-{tensorflow.VERSION}+lms1-")
     cuda = _built(shop)
@@ -83,8 +82,8 @@ def test_the_wheel_of_either_package_is_patched(shop: Shop) -> None:
         assert hasattr(added, "lms_gpu") is has_gpu
 
 
-def test_the_patched_wheel_differs_only_where_it_should(shop: Shop) -> None:
-    shop.add(package="tensorflow-cpu")
+def test_the_patched_wheel_differs_only_where_it_should(known_shop: Shop) -> None:
+    shop = known_shop
     built = _built(shop, "--package", "tensorflow-cpu")
     with WheelFile(built) as after, WheelFile(shop.folder / CPU_NAME) as before:
         after.verify(lambda name: None, lambda done: None)
@@ -123,8 +122,8 @@ def test_a_release_in_another_package_and_with_headers_beside_it(shop: Shop) -> 
         assert b"lms_enabled" in built.read(tensorflow.PROTO.replace("tensorflow/", "tensorflow_core/", 1))
 
 
-def test_every_tag_of_a_package_is_checked(shop: Shop) -> None:
-    shop.add(package="tensorflow-cpu")
+def test_every_tag_of_a_package_is_checked(known_shop: Shop) -> None:
+    shop = known_shop
     done = shop.workshop.run("tag", "check", NAME, "--package", "tensorflow-cpu")
     assert done.returncode == 0, done.stderr
     assert f"| tensorflow {NAME} | `99d80a9e254` | 11.8 |" in done.stdout
@@ -141,16 +140,16 @@ def test_every_tag_of_a_package_is_checked(shop: Shop) -> None:
     assert "tags.toml says commit = 00000000000" in " ".join(stale.stderr.split())
 
 
-def test_a_wheel_that_holds_no_build_is_refused(shop: Shop) -> None:
-    shop.add(package="tensorflow-cpu")
+def test_a_wheel_that_holds_no_build_is_refused(known_shop: Shop) -> None:
+    shop = known_shop
     stub = shop.publish(CUDA_NAME.replace("-2.14.1-", "-2.14.1-1-"), tensorflow.requires_another("tensorflow"))
     done = shop.workshop.run("tensorflow", NAME, "--base-wheel", stub)
     assert done.returncode == BadRelease.exit_code
     assert f"{stub.name} has no {tensorflow.LIBRARY}: it holds no build" in " ".join(done.stderr.split())
 
 
-def test_a_wheel_of_another_release_is_refused(shop: Shop) -> None:
-    shop.add(package="tensorflow-cpu")
+def test_a_wheel_of_another_release_is_refused(known_shop: Shop) -> None:
+    shop = known_shop
     for package in ("tensorflow", "tensorflow-cpu"):
         files = shop.members(package).items()
         other = synthetic.wheel_name("2.15.0", package=package.replace("-", "_"))
@@ -176,7 +175,7 @@ def test_a_wheel_of_another_release_is_refused(shop: Shop) -> None:
         ("no import", BadSources, "experimental/__init__.py in the base wheel imports no name"),
         ("not installed", BadSources, r"edits\.toml edits .*config\.proto for v2\.14\.1, but .* has no such file"),
         ("no main wheel", DownloadFailed, "pip lists no tensorflow file that the catalogue knows"),
-        ("no package", UnknownRelease, "the registry lists no wheel of tensorflow 2.14.1 for Linux"),
+        ("no package", DownloadFailed, "pip lists no file of tensorflow"),
     ],
 )
 def test_what_a_wheel_does_not_have_is_said_and_nothing_written(
@@ -206,8 +205,8 @@ def test_what_a_wheel_does_not_have_is_said_and_nothing_written(
     assert {path: path.read_bytes() for path in shop.patches.rglob("*") if path.is_file()} == before
 
 
-def test_a_package_that_the_framework_is_not_published_as(shop: Shop) -> None:
-    tag = shop.add(package="tensorflow-cpu")
+def test_a_package_that_the_framework_is_not_published_as(known_shop: Shop) -> None:
+    shop, tag = known_shop, known_shop.tag
     done = shop.workshop.run("tensorflow", NAME, "--package", "tensorflow-gpu")
     assert done.returncode == UnknownPackage.exit_code
     assert "tensorflow is not published as 'tensorflow-gpu', but as tensorflow or tensorflow-cpu" in done.stderr
@@ -215,8 +214,8 @@ def test_a_package_that_the_framework_is_not_published_as(shop: Shop) -> None:
     assert catalogue.of_package(tag, None) is tag
 
 
-def test_a_tag_of_both_frameworks_has_to_be_named_in_full(shop: Shop) -> None:
-    tag = shop.add(package="tensorflow-cpu")
+def test_a_tag_of_both_frameworks_has_to_be_named_in_full(known_shop: Shop) -> None:
+    shop, tag = known_shop, known_shop.tag
     rows.write(shop.patches, replace(shop.workshop.tag, name=NAME, version=tensorflow.VERSION))
     for words in (("generate", NAME), ("source", NAME, "tree"), ("patch", "2.14.1", "tree"), ("tag", "check", NAME)):
         done = shop.workshop.run(*words)

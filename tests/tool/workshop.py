@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import atexit
+import functools
+import json
 import os
+import signal as signals
+import socket
 import subprocess
 import sys
-from collections.abc import Mapping
+import tempfile
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -17,6 +23,48 @@ from lmsbuild.patch.patch import Patch, find_patch
 from lmsbuild.wheel.wheel import WheelFile
 
 DRIVE = Path(__file__).with_name("drive.py")
+
+
+class Forks:
+    """Runs drive.py in forks of a process that has imported the tool (drive_forks.py). Thread-safe."""
+
+    def __init__(self) -> None:
+        self._requests, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        program = [sys.executable, DRIVE.with_name("drive_forks.py")]
+        self._process = subprocess.Popen(program, stdin=theirs)
+        theirs.close()
+        atexit.register(self._end)
+
+    def _end(self) -> None:
+        self._requests.close()  # after which it ends itself
+        self._process.wait()
+
+    def run(
+        self, words: Sequence[str], folder: Path, variables: Mapping[str, str], timeout_s: float
+    ) -> subprocess.CompletedProcess[str]:
+        """As subprocess.run with text for output."""
+        mine, theirs = socket.socketpair()
+        with mine, tempfile.TemporaryFile("w+") as output, tempfile.TemporaryFile("w+") as errors:
+            request = {"words": words, "folder": str(folder), "variables": dict(variables)}
+            files = [output.fileno(), errors.fileno(), theirs.fileno()]
+            with theirs:
+                socket.send_fds(self._requests, [json.dumps(request).encode()], files)
+            mine.settimeout(timeout_s)
+            with mine.makefile() as answer:
+                process = int(answer.readline())
+                try:
+                    code = int(answer.readline())
+                except TimeoutError:
+                    os.kill(process, signals.SIGKILL)
+                    raise subprocess.TimeoutExpired(words, timeout_s) from None
+            output.seek(0)
+            errors.seek(0)
+            return subprocess.CompletedProcess(words, code, output.read(), errors.read())
+
+
+@functools.cache
+def forks() -> Forks:
+    return Forks()
 
 
 @dataclass(frozen=True)
@@ -59,15 +107,9 @@ class Workshop:
         self, *arguments: str | Path, signal: int = 0, moment: str = "-", environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
         """Runs the command line in a process of its own."""
-        return subprocess.run(
-            [sys.executable, DRIVE, self.patches, str(int(signal)), moment, *map(str, arguments)],
-            capture_output=True,
-            text=True,
-            cwd=self.folder,
-            env={**os.environ, "LMSBUILD_CACHE": str(self.cache), **(environment or {})},
-            timeout=120,
-            check=False,
-        )
+        words = [str(self.patches), str(int(signal)), moment, *map(str, arguments)]
+        variables = {**os.environ, "LMSBUILD_CACHE": str(self.cache), **(environment or {})}
+        return forks().run(words, self.folder, variables, 120)
 
     def build(
         self, *, signal: int = 0, moment: str = "-", environment: Mapping[str, str] | None = None

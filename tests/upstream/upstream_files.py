@@ -25,17 +25,17 @@ NEEDS = (
     "pyyaml==6.0.3",
     "scipy==1.17.1",
 )
-# The files, and which part of the tests of each is the sample: all together a few minutes.
+# The files, and which part of the tests of each is the sample: all together a minute or two.
 FILES = {
-    "test_torch.py": 0.1,
-    "test_autograd.py": 0.1,
+    "test_torch.py": 0.05,
+    "test_autograd.py": 0.05,
     "test_nn.py": 0.05,
     "test_serialization.py": 0.1,
     "test_dataloader.py": 0.05,
     "test_jit.py": 0.03,
     "test_linalg.py": 0.015,
     "test_sparse.py": 0.02,
-    "distributed/test_c10d_gloo.py": 0.1,
+    "distributed/test_c10d_gloo.py": 0.06,
     "distributed/rpc/test_tensorpipe_agent.py": 0.03,
 }
 SLOW = (

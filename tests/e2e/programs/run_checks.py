@@ -1,8 +1,8 @@
 """run_checks.py MODULE [NAME...]: runs the named checks of a module, or all, each in a forked process, two at a time.
 
-The framework, which LMS_TEST_FRAMEWORK names, is imported once, before the forks. LMS is never enabled in the parent, and
-the module never imported, which may start CUDA: every check starts from scratch, and one that crashes takes no other with
-it. Prints one JSON object a line: check, status, text, seconds.
+The framework, which LMS_TEST_FRAMEWORK names, is imported once, before the forks, and so is what most checks of a module of
+TRAIN would import next. LMS is never enabled in the parent, and the module never imported, which may start CUDA: every check
+starts from scratch, and one that crashes takes no other with it. Prints one JSON object a line: check, status, text, seconds.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 import traceback
+from contextlib import suppress
 from pathlib import Path
 from typing import IO
 
@@ -26,6 +27,8 @@ from skip import Skip
 SKIPPED = 77
 LIMIT_SECONDS = 480  # after which it hangs; compilers take long where much else runs
 AT_ONCE = 2
+# Of these most checks train, compile or list operators, for which torch imports 800 modules more.
+TRAIN = ("checks_compile", "checks_every_release", "checks_models", "checks_operators", "checks_runtime")
 
 
 def checks(module: str) -> list[str]:
@@ -80,4 +83,7 @@ def main(module: str, names: list[str]) -> None:
 
 if __name__ == "__main__":
     importlib.import_module(os.environ.get("LMS_TEST_FRAMEWORK", "torch"))
+    if sys.argv[1] in TRAIN:
+        with suppress(ImportError):  # old releases have it not
+            importlib.import_module("torch._dynamo")
     main(sys.argv[1], sys.argv[2:] or checks(sys.argv[1]))

@@ -36,6 +36,10 @@ LONG = (
         "check_two_that_train",
     ),
     *("check_the_environment", "check_what_the_environment_asks_for"),  # of sharing and of tuning
+    # What the pager does alike for both frameworks; PyTorch's checks of RAM, and the pager's of policies, run.
+    *("check_a_limit_that_follows_ram", "check_bounds"),
+    # checks_tf_tflms, whose other checks train with callbacks and hooks, too
+    *("check_synchronous_copies", "check_predict_and_evaluate"),
 )
 OLD_TAGS = ["v2.1.0", *os.environ.get("LMS_TEST_TENSORFLOW_TAGS", "").split()]
 OLD_MODULE = "checks_tf_every_release"
