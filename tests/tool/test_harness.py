@@ -186,6 +186,14 @@ def test_a_wheel_is_built_once_for_the_same_sources(tmp_path: Path, monkeypatch:
     assert len(built) == 4
 
 
+def test_a_wheel_is_made_of_what_its_builder_imports() -> None:
+    """So a change of another command builds no wheel again."""
+    names = {path.name for path in kept.modules("lmsbuild.graft.graft")}
+    assert {"graft.py", "compilation.py", "errors.py"} <= names
+    assert "vtable.py" in names  # imported in a function
+    assert not names & {"cli.py", "doctor.py", "trial.py"}
+
+
 def test_a_build_that_is_interrupted_leaves_no_wheel(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("LMS_TEST_CACHE", str(tmp_path))
 

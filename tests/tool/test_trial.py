@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-import json
 import re
+import shutil
 import struct
+import subprocess
+import sys
 import zipfile
 from pathlib import Path
 
@@ -75,12 +77,13 @@ def _patched(workshop: Workshop, requires: str = "") -> Path:
     return synthetic.write_wheel(workshop.folder / synthetic.wheel_name(new), files)
 
 
-def _pretend(monkeypatch: pytest.MonkeyPatch, outputs: list[tuple[int, str]]) -> None:
-    """Every training run prints the next of `outputs` instead of training."""
-    runs = iter(outputs)
+def _pretend(monkeypatch: pytest.MonkeyPatch, *outputs: str, code: int = 0) -> None:
+    """The trainings print `outputs`, one after the other."""
+    text = "".join(
+        f'{{"limit": {limit}}}\n{output}' for limit, output in zip(("null", 1 << 50, 1000), outputs, strict=False)
+    )
 
     def run(arguments: object, **options: object) -> command.Finished:
-        code, text = next(runs)
         return command.Finished(("python",), code, text.encode(), b"Traceback\nRuntimeError: out of memory\n")
 
     monkeypatch.setattr(trial, "_examine", lambda interpreter: (synthetic.ABI, "3"))
@@ -102,13 +105,13 @@ def _output(loss: float = 1.5, digest: str = "d", statistics: str = STATISTICS) 
 def test_the_smallest_difference_is_a_failure(
     workshop: Workshop, monkeypatch: pytest.MonkeyPatch, change: dict[str, object]
 ) -> None:
-    _pretend(monkeypatch, [(0, _output(statistics="{}")), (0, _output()), (0, _output(**change))])  # type: ignore[arg-type]
+    _pretend(monkeypatch, _output(statistics="{}"), _output(), _output(**change))  # type: ignore[arg-type]
     with pytest.raises(ResultsDiffer, match="(?s)report it.*DIFFERENT"):
         trial.run(_patched(workshop), workshop.output, "lstm", 1)
 
 
 def test_equal_runs_are_reported(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    _pretend(monkeypatch, [(0, _output(statistics="{}")), (0, _output()), (0, _output())])
+    _pretend(monkeypatch, _output(statistics="{}"), _output(), _output())
     text = trial.run(_patched(workshop), workshop.output, "lstm", 1)
     assert "  losses, tensors: equal to the bit\n" in text
     assert "1.5 -> 1.5" in text
@@ -121,9 +124,70 @@ def test_each_framework_says_what_its_digest_is_of() -> None:
 
 
 def test_training_that_ends_early_is_said(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
-    _pretend(monkeypatch, [(1, '{"step": 1, "loss": "0x1p+0"}\n')])
+    _pretend(monkeypatch, '{"step": 1, "loss": "0x1p+0"}\n', code=1)
     with pytest.raises(TrialFailed, match="exit code 1: RuntimeError: out of memory"):
         trial.run(_patched(workshop), workshop.output, "lstm", 1)
+
+
+@pytest.mark.parametrize(
+    "outputs", [(), (_output(),), (_output(), _output(), "")], ids=["none", "one", "the last empty"]
+)
+def test_trainings_without_results_are_said(
+    workshop: Workshop, monkeypatch: pytest.MonkeyPatch, outputs: tuple[str, ...]
+) -> None:
+    _pretend(monkeypatch, *outputs)
+    with pytest.raises(TrialFailed, match="without its results"):
+        trial.run(_patched(workshop), workshop.output, "lstm", 1)
+
+
+PROGRAM = """
+import json, os, signal
+
+HASHED = "nothing"
+def load(): print(json.dumps({"loaded": os.getpid()}), flush=True)
+def prepare(): pass
+def enable(limit, min_size): print(json.dumps({"enabled": limit, "process": os.getpid()}))
+def disable(): pass
+def statistics(): return {"allocated_bytes.peak": 900, "allocated_bytes.current": 1, "resident_bytes.current": 1}
+def digest(trainer): return "d"
+"""
+MODELS = """
+import os, signal
+
+class Trainer:
+    def step(self):
+        %s
+        return 1.5
+
+def make(name): return Trainer()
+"""
+
+
+def _trained(folder: Path, step: str, *limits: str) -> subprocess.CompletedProcess[str]:
+    """What training.py does with a stand-in for the framework."""
+    shutil.copy(paths.trial_program(), folder / "training.py")
+    (folder / "backend.py").write_text(PROGRAM)
+    (folder / "models.py").write_text(MODELS % step)
+    words = [sys.executable, folder / "training.py", "lstm", "2", *limits]
+    return subprocess.run(words, capture_output=True, text=True, check=False)
+
+
+def test_each_training_is_a_process_and_a_limit_may_be_a_part_of_the_peak(tmp_path: Path) -> None:
+    done = _trained(tmp_path, "pass", "none", "1000", "1/3")
+    entries = trial.read_entries(done.stdout.splitlines())
+    assert [entry["limit"] for entry in entries if "limit" in entry] == [None, 1000, 300]
+    assert [entry["enabled"] for entry in entries if "enabled" in entry] == [1000, 300]
+    processes = [next(iter(entry.values())) for entry in entries if "loaded" in entry]
+    processes += [entry["process"] for entry in entries if "enabled" in entry]
+    assert len(set(processes)) == 3
+    assert [len(each.losses) for each in trial.read_trainings(done.stdout, 3)] == [2, 2, 2]
+
+
+def test_a_training_that_fails_is_the_last(tmp_path: Path) -> None:
+    done = _trained(tmp_path, "raise ValueError('no loss')", "none", "1000")
+    assert done.returncode == 1 and done.stderr.endswith("ValueError: no loss\n")
+    assert done.stdout.count('"limit"') == 1
+    assert _trained(tmp_path, "os.kill(os.getpid(), signal.SIGKILL)", "none", "1000").returncode == -9
 
 
 def test_a_wheel_for_another_interpreter_is_refused(workshop: Workshop) -> None:
@@ -171,7 +235,7 @@ def test_an_environment_that_is_kept_is_used_again(workshop: Workshop, monkeypat
 
     monkeypatch.setattr(command, "run", seen)
     monkeypatch.setattr(
-        trial, "_train", lambda *words: trial.read_training([json.loads(line) for line in _output().splitlines()])
+        trial, "_train", lambda *words: [trial.read_training(trial.read_entries(_output().splitlines()))] * 3
     )
     kept = workshop.folder / "kept"
     wheel = _patched(workshop)

@@ -4,12 +4,20 @@ from __future__ import annotations
 
 import ctypes
 import hashlib
+import importlib
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 import torch
 
 HASHED = "parameters and gradients"  # what `digest` is of
+
+
+def load() -> None:
+    """Imports what torch imports when the first optimizer is made, from 2.0 on."""
+    with suppress(ImportError):
+        importlib.import_module("torch._dynamo")
 
 
 def prepare() -> None:

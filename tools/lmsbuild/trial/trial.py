@@ -1,7 +1,7 @@
 """`lmsbuild try`: trains a model three times its memory limit in a throw-away environment, and compares.
 
-Three runs, each in a process of its own: the stock allocator; the pager without a limit, to measure the peak; the pager
-with a third of that peak. The first and the last must give the same losses and trained tensors to the bit.
+Three trainings, each in a process of its own: with the stock allocator; with the pager without a limit, to measure the peak; with
+the pager and a third of that peak. The first and the last must give the same losses and trained tensors to the bit.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import shutil
 import sys
 import tempfile
 from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -90,15 +90,10 @@ def run(
             folder = Path(temporary)
             report.stage("environment")
             python = _environment(environment or folder / "venv", _checked(wheel, folder), framework, interpreter)
-            report.stage("train: without Large Model Support")
-            stock = _train(python, folder, framework, model, steps, None)
-            report.stage("train: with it, memory sufficient")
-            ample = _train(python, folder, framework, model, steps, UNLIMITED)
-            peak = ample.statistics["allocated_bytes.peak"]
-            limit = peak // OVERSUBSCRIPTION
-            report.stage(f"train: with it, in {limit / _MIB:.1f} MiB")
-            limited = _train(python, folder, framework, model, steps, limit)
+            stock, ample, limited = _train(python, folder, framework, model, steps)
             report.stage("remove the environment")
+        peak = ample.statistics["allocated_bytes.peak"]
+        limit = peak // OVERSUBSCRIPTION
         same = stock.losses == limited.losses and stock.digest == limited.digest
         text = _describe(model, stock, limited, peak, limit, same)
         if output:
@@ -170,7 +165,8 @@ def _environment(folder: Path, wheel: Path, framework: str, interpreter: Path) -
     return python
 
 
-def _train(python: Path, folder: Path, framework: str, model: str, steps: int, limit: int | None) -> Training:
+def _train(python: Path, folder: Path, framework: str, model: str, steps: int) -> list[Training]:
+    """Without Large Model Support, with it and sufficient memory, and with a third of what that needed."""
     # Copies, in a folder of their own: the interpreter looks for modules beside the program first.
     program = folder / "program"
     if not program.exists():
@@ -178,18 +174,26 @@ def _train(python: Path, folder: Path, framework: str, model: str, steps: int, l
         shutil.copy(paths.models_file(framework), program / "models.py")
         shutil.copy(paths.trial_program(), program / "training.py")
         shutil.copy(paths.trial_backend(framework), program / "backend.py")
-    words: list[str | Path] = [python, program / "training.py", model, str(steps)]
-    if limit is not None:
-        words.append(str(limit))
+    limits = ("none", str(UNLIMITED), f"1/{OVERSUBSCRIPTION}")
+    words: list[str | Path] = [python, program / "training.py", model, str(steps), *limits]
     environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTHON")}
     environment["TMPDIR"] = str(folder)  # frameworks leave folders there
-    with report.progress(f"train {model}", steps) as show:
+    with ExitStack() as bar:
+        shown: list[report.Show] = []
+
+        def begin(what: str) -> None:
+            bar.close()
+            report.stage(f"train: {what}")
+            shown[:] = [bar.enter_context(report.progress(f"train {model}", steps))]
 
         def on_line(line: str) -> None:
             for entry in read_entries([line]):
-                if "step" in entry:
-                    show(entry["step"])
+                if limit := entry.get("limit"):
+                    begin(f"with it, {'memory sufficient' if limit == UNLIMITED else f'in {limit / _MIB:.1f} MiB'}")
+                elif "step" in entry:
+                    shown[0](entry["step"])
 
+        begin("without Large Model Support")  # and importing the framework
         finished = command.run(words, folder=folder, environment=environment, on_line=on_line)
     if finished.code:
         raise TrialFailed(
@@ -197,11 +201,20 @@ def _train(python: Path, folder: Path, framework: str, model: str, steps: int, l
             "run again with -v for all that it said"
         )
     try:
-        return read_training(read_entries(finished.text.splitlines()))
+        return read_trainings(finished.text, len(limits))
     except (LookupError, TypeError, ValueError) as error:
         raise TrialFailed(
             f"training {model} ended well, but without its results: run again with -v for all that it said"
         ) from error
+
+
+def read_trainings(text: str, count: int) -> list[Training]:
+    """Reads what training.py printed of `count` trainings. Raises LookupError, TypeError or ValueError where that is not all."""
+    entries = read_entries(text.splitlines())
+    begins = [index for index, entry in enumerate(entries) if "limit" in entry]
+    if len(begins) != count:
+        raise ValueError(f"{len(begins)} trainings, not {count}")
+    return [read_training(entries[first:last]) for first, last in zip(begins, [*begins[1:], None], strict=True)]
 
 
 def read_entries(lines: Iterable[str]) -> list[dict[str, Any]]:
