@@ -102,6 +102,13 @@ def builds() -> Iterator[Builds]:
     made.close()
 
 
+@pytest.fixture(scope="module")
+def built(builds: Builds, request: pytest.FixtureRequest) -> Callable[[str, str], Path]:
+    """built(flavour, program): the path of a program of a module whose tests have these parameters; they are built in turn."""
+    builds.start_all(request.session.items, request.module)
+    return builds.get
+
+
 @pytest.fixture(scope="session")
 def wheel_builder() -> Callable[..., Path]:
     """`build_wheel`, for tests of other tags than those below."""

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 import cases
-from presets import Builds
 
 HERE = Path(__file__).parent
 PROGRAMS = ("backend_units", "backend_model", "pager_units", "sharing_units")
@@ -51,13 +50,6 @@ def parameters() -> list[Any]:
     return found
 
 
-@pytest.fixture(scope="module")
-def build(builds: Builds, request: pytest.FixtureRequest) -> Callable[[str, str], Path]:
-    """build(flavour, program): its path."""
-    builds.start_all(request.session.items, test_case)
-    return builds.get
-
-
 @pytest.mark.parametrize(("flavour", "program", "case"), parameters())
-def test_case(flavour: str, program: str, case: str, build: Callable[[str, str], Path], tmp_path: Path) -> None:
-    cases.run([build(flavour, program), case], tmp_path, timeout_s=TIMEOUT_S)
+def test_case(flavour: str, program: str, case: str, built: Callable[[str, str], Path], tmp_path: Path) -> None:
+    cases.run([built(flavour, program), case], tmp_path, timeout_s=TIMEOUT_S)

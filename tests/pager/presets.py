@@ -9,10 +9,11 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -46,10 +47,10 @@ class Builds:
             self._futures[key] = self._pool.submit(self._build, preset, target)
         return self._futures[key]
 
-    def start_all(self, items: Iterable[pytest.Item], test: Callable[..., None]) -> None:
-        """Has the programs of the selected items of a test built in turn. Its parameters are `flavour` and `program`."""
+    def start_all(self, items: Iterable[pytest.Item], module: ModuleType) -> None:
+        """Has the programs that the module's selected tests name built in turn: in the parameters `flavour` and `program`."""
         for item in items:
-            if isinstance(item, pytest.Function) and item.function is test:
+            if isinstance(item, pytest.Function) and item.module is module and hasattr(item, "callspec"):
                 self.start(item.callspec.params["flavour"], item.callspec.params["program"])
 
     def get(self, preset: str, target: str) -> Path:

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 
 import cases
-from presets import Builds
 
 HERE = Path(__file__).parent
 # The programs that `build` runs in a flavour. The rest runs before a release.
@@ -60,13 +59,6 @@ def test_what_is_long_is_a_case() -> None:
     assert {each.values for each in parameters()} >= LONG
 
 
-@pytest.fixture(scope="module")
-def build(builds: Builds, request: pytest.FixtureRequest) -> Callable[[str, str], Path]:
-    """build(flavour, program): its path."""
-    builds.start_all(request.session.items, test_case)
-    return builds.get
-
-
 @pytest.mark.parametrize(("flavour", "program", "case"), parameters())
-def test_case(flavour: str, program: str, case: str, build: Callable[[str, str], Path], tmp_path: Path) -> None:
-    cases.run([build(flavour, program), case], tmp_path)
+def test_case(flavour: str, program: str, case: str, built: Callable[[str, str], Path], tmp_path: Path) -> None:
+    cases.run([built(flavour, program), case], tmp_path)

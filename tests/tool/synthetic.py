@@ -233,11 +233,15 @@ def write_sources(patches: Path, wheels: Mapping[str, str] | None = None) -> Pat
             {"torch/__init__.py": INIT, "torch/cuda/__init__.py": CUDA_INIT}, wheels
         ).encode(),
     }
+    return write_files(patches, files)
+
+
+def write_files(folder: Path, files: Mapping[str, bytes]) -> Path:
     for name, data in files.items():
-        path = patches / name
+        path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    return patches
+    return folder
 
 
 def tags(edited: Mapping[str, bytes], wheels: Mapping[str, str] | None = None) -> str:

@@ -11,7 +11,7 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
-from synthetic import ABI, PLATFORM, Member
+from synthetic import ABI, PLATFORM, Member, write_files
 
 VERSION = "2.14.1"
 GIT_VERSION = b"v2.14.0-10-g99d80a9e254"
@@ -182,7 +182,4 @@ def write_sources(patches: Path) -> None:
         "catalogue/tensorflow/series.toml": SERIES.encode(),
         "catalogue/tensorflow/tags.toml": TAGS.encode(),
     }
-    for name, data in files.items():
-        path = patches / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.write_bytes(data)
+    write_files(patches, files)
