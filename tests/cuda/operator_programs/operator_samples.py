@@ -1,9 +1,9 @@
-"""operator_samples.py: upstream's sample inputs of all its operators (OpInfo), on the CPU and on the simulated GPU.
+"""operator_samples.py MODE FIRST STEP: upstream's sample inputs of its operators (OpInfo), on the CPU and on the simulated GPU.
 
-Reads the numbers of operators from standard input. Prints two lines for each: "begin NUMBER", and, as JSON, its name, how
-many samples were equal to the bit, results and gradients, and what was wrong. With the argument "lms" everything is paged
-out before each operator, and before its backward pass. Ends with 3 when the device is lost; "count" prints how many
-operators there are. LMS_TEST_SAMPLES sets how many samples are taken of each.
+Tries the operators number FIRST, FIRST + STEP and so on. Prints two lines for each: "begin NUMBER", and, as JSON, its name, how
+many samples were equal to the bit, results and gradients, and what was wrong; and then "end", with how many operators there are.
+With the mode "lms" everything is paged out before each operator, and before its backward pass; "stock" is without LMS. Ends with 3
+when the device is lost. LMS_TEST_SAMPLES sets how many samples are taken of each.
 """
 
 from __future__ import annotations
@@ -167,18 +167,17 @@ def attempt(number: int, page_out: Callable[[], object]) -> None:
 
 
 def main() -> None:
-    if "count" in sys.argv:
-        print(len(op_db))
-        return
+    mode, first, step = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     page_out: Callable[[], object] = lambda: None
-    if "lms" in sys.argv:
+    if mode == "lms":
         torch.lms.enable("cuda", limit="512MiB", min_size=1)
         page_out = lambda: torch.lms.reclaim("cuda")
-    for number in sys.stdin.read().split():
-        attempt(int(number), page_out)
-    if "lms" in sys.argv:
+    for number in range(first, len(op_db), step):
+        attempt(number, page_out)
+    print(f"end {len(op_db)}")
+    if mode == "lms":
         assert torch.lms.stats("cuda")["in.blocks"] > 0
 
 
