@@ -5,14 +5,18 @@ e2e/programs/run_checks.py gives each a process.
 
 from __future__ import annotations
 
+import atexit
 import json
+import os
+import signal
 import subprocess
+import tempfile
 from collections.abc import Container, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
-from check_names import check_names
+from check_names import TRAIN, check_names
 
 RUNNER = Path(__file__).parents[1] / "e2e" / "programs" / "run_checks.py"
 
@@ -27,7 +31,7 @@ def parameters(programs: Path, release: Container[str] = ()) -> list[Any]:
 
 
 class Outcomes:
-    """The outcomes of the checks that are selected; a module runs when the first of its checks is asked for.
+    """The outcomes of the checks that are selected. They all run, two at a time, from when the first is asked for.
 
     `items` are the session's, `test` the name of the test function that has the checks as parameters.
     """
@@ -35,31 +39,54 @@ class Outcomes:
     def __init__(
         self, items: Iterable[pytest.Item], test: str, python: Path, environment: Mapping[str, str], folder: Path
     ) -> None:
-        self._selected: dict[str, list[str]] = {}
+        self._selected: dict[bool, list[tuple[str, str]]] = {}  # by whether their modules train
         for item in items:
             if isinstance(item, pytest.Function) and item.originalname == test:
-                parameters = item.callspec.params
-                self._selected.setdefault(parameters["module"], []).append(parameters["name"])
+                module, name = item.callspec.params["module"], item.callspec.params["name"]
+                self._selected.setdefault(module in TRAIN, []).append((module, name))
         self._python, self._environment, self._folder = python, environment, folder
-        self._known: dict[str, dict[str, dict[str, Any]]] = {}
+        self._running: dict[bool, subprocess.Popen[str]] = {}
+        self._known: dict[tuple[str, str], dict[str, Any]] = {}
 
     def of(self, module: str, name: str) -> dict[str, Any]:
-        """The outcome of one check: its status, text and seconds."""
-        if module not in self._known:
-            self._known[module] = self._run(module)
-        return self._known[module][name]
+        """The outcome of one check, when it is known: its status, text and seconds."""
+        trains = module in TRAIN
+        if trains not in self._running:
+            self._running[trains] = self._start(self._selected[trains], self._errors(trains))
+        process = self._running[trains]
+        assert process.stdout is not None
+        while (module, name) not in self._known:
+            line = process.stdout.readline()
+            if not line:
+                said = self._errors(trains).read_text()
+                raise RuntimeError(f"{module} ended with status {process.wait()} without {name}:\n{said}")
+            outcome = json.loads(line)
+            self._known[outcome["module"], outcome["check"]] = outcome
+        return self._known[module, name]
 
-    def _run(self, module: str) -> dict[str, dict[str, Any]]:
-        names = self._selected[module]
-        result = subprocess.run(
-            [self._python, RUNNER, module, *names],
-            capture_output=True,
-            text=True,
-            cwd=self._folder,
-            env=self._environment,
-            check=False,
-        )
-        outcomes = {outcome["check"]: outcome for outcome in map(json.loads, result.stdout.splitlines())}
-        if missing := set(names) - set(outcomes):
-            raise RuntimeError(f"{module} ended with status {result.returncode} without {missing}:\n{result.stderr}")
-        return outcomes
+    def _errors(self, trains: bool) -> Path:
+        return self._folder / f"errors-{trains}"
+
+    def _start(self, checks: Iterable[tuple[str, str]], errors: Path) -> subprocess.Popen[str]:
+        with tempfile.TemporaryFile("w+") as named, errors.open("w") as file:
+            named.writelines(f"{module} {name}\n" for module, name in checks)
+            named.seek(0)
+            process = subprocess.Popen(
+                [self._python, RUNNER],
+                stdin=named,
+                stdout=subprocess.PIPE,
+                stderr=file,
+                text=True,
+                cwd=self._folder,
+                env=self._environment,
+                start_new_session=True,
+            )
+        atexit.register(_end, process)
+        return process
+
+
+def _end(process: subprocess.Popen[str]) -> None:
+    """Its checks with it, when the tests are interrupted."""
+    if process.poll() is None:
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()

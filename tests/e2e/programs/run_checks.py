@@ -1,8 +1,9 @@
-"""run_checks.py MODULE [NAME...]: runs the named checks of a module, or all, each in a forked process, two at a time.
+"""run_checks.py [MODULE [NAME...]]: runs the named checks of a module, or all, each in a forked process, two at a time.
 
-The framework, which LMS_TEST_FRAMEWORK names, is imported once, before the forks, and so is what most checks of a module of
-TRAIN would import next. LMS is never enabled in the parent, and the module never imported, which may start CUDA: every check
-starts from scratch, and one that crashes takes no other with it. Prints one JSON object a line: check, status, text, seconds.
+Without arguments it runs those that standard input names, a line with MODULE NAME for each. The framework, which
+LMS_TEST_FRAMEWORK names, is imported once, before the forks, and so is what most checks of a module of TRAIN would import
+next. LMS is never enabled in the parent, and the modules never imported, which may start CUDA: every check starts from scratch,
+and one that crashes takes no other with it. Prints one JSON object a line: module, check, status, text, seconds.
 """
 
 from __future__ import annotations
@@ -21,14 +22,12 @@ from pathlib import Path
 from typing import IO
 
 import numpy  # noqa: F401  imported here so that no check has to pay for it
-from check_names import check_names
+from check_names import TRAIN, check_names
 from skip import Skip
 
 SKIPPED = 77
 LIMIT_SECONDS = 480  # after which it hangs; compilers take long where much else runs
 AT_ONCE = 2
-# Of these most checks train, compile or list operators, for which torch imports 800 modules more.
-TRAIN = ("checks_compile", "checks_every_release", "checks_models", "checks_operators", "checks_runtime")
 
 
 def checks(module: str) -> list[str]:
@@ -60,18 +59,18 @@ def start(module: str, name: str, output: IO[bytes]) -> int:
     return child
 
 
-def main(module: str, names: list[str]) -> None:
-    waiting = list(names)
-    running: dict[int, tuple[str, float, IO[bytes]]] = {}
+def main(waiting: list[tuple[str, str]]) -> None:
+    running: dict[int, tuple[tuple[str, str], float, IO[bytes]]] = {}
     while waiting or running:
         while waiting and len(running) < AT_ONCE:
-            name, output = waiting.pop(0), tempfile.TemporaryFile()  # noqa: SIM115  closed below
-            running[start(module, name, output)] = (name, time.monotonic(), output)
+            check, output = waiting.pop(0), tempfile.TemporaryFile()  # noqa: SIM115  closed below
+            running[start(*check, output)] = (check, time.monotonic(), output)
         child, status = os.wait()
-        name, begin, output = running.pop(child)
+        (module, name), begin, output = running.pop(child)
         output.seek(0)
         text = output.read().decode(errors="replace")
         outcome = {
+            "module": module,
             "check": name,
             "status": {0: "passed", SKIPPED << 8: "skipped"}.get(status, f"wait status {status}"),
             "text": text[-6000:],
@@ -81,9 +80,17 @@ def main(module: str, names: list[str]) -> None:
         print(json.dumps(outcome), flush=True)
 
 
+def named(module: str = "", *names: str) -> list[tuple[str, str]]:
+    if module:
+        return [(module, name) for name in names or checks(module)]
+    words = [line.split() for line in sys.stdin]
+    return [(module, name) for module, name in words]
+
+
 if __name__ == "__main__":
     importlib.import_module(os.environ.get("LMS_TEST_FRAMEWORK", "torch"))
-    if sys.argv[1] in TRAIN:
+    found = named(*sys.argv[1:])
+    if any(module in TRAIN for module, _ in found):
         with suppress(ImportError):  # old releases have it not
             importlib.import_module("torch._dynamo")
-    main(sys.argv[1], sys.argv[2:] or checks(sys.argv[1]))
+    main(found)
