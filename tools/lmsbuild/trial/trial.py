@@ -188,7 +188,8 @@ def _train(python: Path, folder: Path, framework: str, model: str, steps: int) -
 
         def on_line(line: str) -> None:
             for entry in read_entries([line]):
-                if limit := entry.get("limit"):
+                limit = entry.get("limit")
+                if isinstance(limit, int):
                     begin(f"with it, {'memory sufficient' if limit == UNLIMITED else f'in {limit / _MIB:.1f} MiB'}")
                 elif "step" in entry:
                     shown[0](entry["step"])
