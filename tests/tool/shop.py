@@ -13,7 +13,7 @@ from lmsbuild.catalogue import catalogue
 from lmsbuild.catalogue.catalogue import Tag
 from lmsbuild.tag import add_tag
 from synthetic import Member
-from workshop import Workshop
+from workshop import Workshop, found_only_in
 
 NAME = "v2.14.1"
 CUDA_NAME = synthetic.wheel_name(tensorflow.VERSION, package="tensorflow")
@@ -59,9 +59,8 @@ class Shop:
 
     def is_the_only_one(self, patch: pytest.MonkeyPatch) -> None:
         """Has pip find its wheels, and none anywhere else."""
-        patch.setenv("PIP_CONFIG_FILE", "/dev/null")
-        patch.setenv("PIP_NO_INDEX", "1")
-        patch.setenv("PIP_FIND_LINKS", str(self.folder))
+        for name, value in found_only_in(self.folder).items():
+            patch.setenv(name, value)
 
     def fill(self) -> None:
         """Publishes the wheels, and writes the sources of the patch."""

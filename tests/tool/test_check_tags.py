@@ -21,7 +21,7 @@ from lmsbuild.trial import trial
 from lmsbuild.wheel.wheel import file_sha256
 from shop import CPU_NAME, NAME, Shop
 from synthetic import Member
-from workshop import Workshop
+from workshop import Workshop, found_only_in
 
 pytestmark = pytest.mark.build  # starts the compiler for every tag
 
@@ -31,14 +31,9 @@ def three(workshop: Workshop, first_three: Path, monkeypatch: pytest.MonkeyPatch
     """A catalogue of three tags: a sound one, one whose patch is stale, and one whose glue does not compile."""
     shutil.rmtree(workshop.patches)
     shutil.copytree(first_three, workshop.folder, symlinks=True, dirs_exist_ok=True)
-    for name, value in _offline(workshop.folder / "shop").items():
+    for name, value in found_only_in(workshop.folder / "shop").items():
         monkeypatch.setenv(name, value)
     return workshop
-
-
-def _offline(shop: Path) -> dict[str, str]:
-    """The variables by which pip finds the wheels in a folder, and no others."""
-    return {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(shop)}
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +55,7 @@ def first_three(
         tag = replace(workshop.tag, name=f"v{version}", version=version, commit="a1" * 20, wheels=wheels)
         tag = replace(tag, generation="1.1" if change else "2.0")
         rows.write(workshop.patches, tag)
-        done = workshop.run("generate", tag.name, environment=_offline(shop))
+        done = workshop.run("generate", tag.name, environment=found_only_in(shop))
         assert done.returncode == 0, done.stderr
     with (workshop.patches / "pytorch/v2.14.0/0005-call-lms.patch").open("a") as file:
         file.write("\n")

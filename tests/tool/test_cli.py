@@ -17,7 +17,7 @@ import synthetic
 from lmsbuild import command, doctor, errors
 from lmsbuild.errors import Failure, MachineNotReady
 from lmsbuild.graft import compilation
-from workshop import Workshop
+from workshop import Workshop, found_only_in
 
 CUDA_PACKAGE = f"nvidia_runtime-12.4.127-py3-none-manylinux2014_{synthetic.TARGET.machine}.whl"
 
@@ -262,7 +262,7 @@ def _known_machine(workshop: Workshop, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cache_that_cannot_be_written_is_said(workshop: Workshop, words: tuple[str, ...]) -> None:
     file = workshop.folder / "file"
     file.write_text("x")
-    variables = {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(workshop.folder)}
+    variables = found_only_in(workshop.folder)
     done = workshop.run(*words, environment={**variables, "LMSBUILD_CACHE": str(file / "cache")})
     assert done.returncode == 13, done.stderr
     assert "LMSBUILD_CACHE" in done.stderr

@@ -62,6 +62,11 @@ class Forks:
             return subprocess.CompletedProcess(words, code, output.read(), errors.read())
 
 
+def found_only_in(folder: Path) -> dict[str, str]:
+    """The variables by which pip finds the wheels in a folder, and no others."""
+    return {"PIP_CONFIG_FILE": "/dev/null", "PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(folder)}
+
+
 @functools.cache
 def forks() -> Forks:
     return Forks()
